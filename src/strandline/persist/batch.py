@@ -1,0 +1,140 @@
+"""Atomic batches: a block of one stream, blocks of several, and the application's own `commit` over
+everything."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from strandline.errors import UsageError
+from strandline.persist.backend import (
+    Append,
+    AtomicBackend,
+    Backend,
+    Delete,
+    Expectation,
+    ExpectKey,
+    ExpectSeq,
+    Once,
+    Outcome,
+    Put,
+    Redact,
+    Truncate,
+    Write,
+)
+from strandline.persist.consumer import MoveCursor, advance, move_cursor
+from strandline.persist.event import Conflict, Event, Scalar, Storable
+from strandline.persist.lift import atomic
+from strandline.persist.reserved import COMMIT_SCOPE, guard
+from strandline.persist.snapshot import SaveSnapshot, save_snapshot
+from strandline.persist.value import check_name
+
+Spec: TypeAlias = tuple[str, Scalar, Storable]  # type, at, data
+
+
+def append_batch(b: Backend, stream: str, specs: Iterable[Spec], *, globally: bool = False) -> list[Event]:
+    """Append `(type, at, data)` triples as one contiguous block, all or none."""
+    outcome = atomic(b).commit([], block_appends(stream, specs, globally))
+    assert not isinstance(outcome, Conflict), "nothing was expected"
+    return outcome
+
+
+def append_batch_expect(
+    b: Backend, stream: str, expected: int, specs: Iterable[Spec], *, globally: bool = False
+) -> list[Event] | Conflict:
+    """The same, if the last seq is `expected`; an empty batch checks too."""
+    return atomic(b).commit([ExpectSeq(stream, expected)], block_appends(stream, specs, globally))
+
+
+def append_multi(
+    b: Backend,
+    batches: Mapping[str, Iterable[Spec]],
+    *,
+    expected: Mapping[str, int] | None = None,
+    globally: bool = False,
+) -> dict[str, list[Event]] | Conflict:
+    """Append to several streams in one unit; `expected` may name streams that it does not write."""
+    preconditions = [ExpectSeq(stream, seq) for stream, seq in (expected or {}).items()]
+    writes = [write for stream, specs in batches.items() for write in block_appends(stream, specs, globally)]
+    outcome = atomic(b).commit(preconditions, writes)
+    if isinstance(outcome, Conflict):
+        return outcome
+    return {stream: [event for event in outcome if event.stream == stream] for stream in batches}
+
+
+def commit(
+    b: Backend,
+    preconditions: Sequence[Expectation],
+    writes: Sequence["Write | SaveSnapshot | MoveCursor"],
+    *,
+    once: Once | None = None,
+) -> Outcome:
+    """One unit over streams, keys, snapshots and cursors, with conditions on any of them, written or not.
+
+    See AtomicBackend.commit. SaveSnapshot and MoveCursor come back as a Conflict rather than go back.
+    """
+    store = atomic(b)
+    for write in writes:
+        _guard_write(write)
+    if once is not None and once[0] != COMMIT_SCOPE:
+        guard("stream", once[0])
+    while True:
+        expanded = _expand(store, writes)
+        if isinstance(expanded, Conflict):
+            return expanded
+        extra, plain = expanded
+        outcome = store.commit([*preconditions, *extra], plain, once=once)
+        if not isinstance(outcome, Conflict):
+            for write in writes:
+                if isinstance(write, MoveCursor):
+                    advance(write)
+            return outcome
+        if outcome.name not in {
+            expectation.key for expectation in extra if isinstance(expectation, ExpectKey)
+        }:
+            return outcome
+        # A snapshot or a cursor moved between our look at it and the commit: look again, which ends in a
+        # Conflict of its own where it has gone past us.
+
+
+def block_appends(stream: str, specs: Iterable[Spec], globally: bool) -> list[Append]:
+    guard("stream", check_name("stream", stream))
+    writes = []
+    for index, spec in enumerate(specs):
+        if not (isinstance(spec, (tuple, list)) and len(spec) == 3):
+            raise UsageError(
+                f"spec {index} for stream {stream!r} is {spec!r:.80}", hint="a spec is (type, at, data)"
+            )
+        writes.append(Append(stream, *spec, globally=globally))
+    return writes
+
+
+def _guard_write(write: "Write | SaveSnapshot | MoveCursor") -> None:
+    match write:
+        case Append() | Truncate():
+            guard("stream", check_name("stream", write.stream))
+        case Put() | Delete():
+            guard("key", check_name("key", write.key))
+        case Redact():
+            raise UsageError(
+                "a redaction needs its record", hint="call redact(b, stream, seq, path, at, reason=…)"
+            )
+
+
+def _expand(
+    b: AtomicBackend, writes: Sequence["Write | SaveSnapshot | MoveCursor"]
+) -> tuple[list[Expectation], list[Write]] | Conflict:
+    """The same writes in terms of the backend, with what they rest on."""
+    extra: list[Expectation] = []
+    plain: list[Write] = []
+    for write in writes:
+        if isinstance(write, SaveSnapshot):
+            made = save_snapshot(b, write)
+        elif isinstance(write, MoveCursor):
+            made = move_cursor(b, write)
+        else:
+            plain.append(write)
+            continue
+        if isinstance(made, Conflict):
+            return made
+        extra += made[0]
+        plain += made[1]
+    return extra, plain

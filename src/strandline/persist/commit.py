@@ -1,0 +1,467 @@
+"""The one commit behind every write: expectations, seqs, pointers and idempotency markers, decided in one
+place.
+
+`prepare` validates and encodes a whole commit once, before any lock is taken. `decide` then runs it against a
+`Transaction`, the few things that a backend must do inside one. `GroupCommit` lets the callers of one
+process share a transaction: each is decided in turn as if alone, and each is answered after that
+transaction is durable.
+
+A marker, the value under `$once/<scope>/<key>`:
+
+    {"digest": "<sha-256 of the writes without their ats>", "runs": [[stream, first seq, at, count], …]}
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from zlib import crc32
+
+from strandline.errors import NotFoundError, NotStorable, OutcomeUnknown, SequenceError, UsageError
+from strandline.persist.backend import (
+    Append,
+    Delete,
+    Expectation,
+    ExpectKey,
+    ExpectSeq,
+    Once,
+    Outcome,
+    Put,
+    Redact,
+    Truncate,
+    Write,
+)
+from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, Storable
+from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, ONCE, reserved_key
+from strandline.persist.value import (
+    MAX_COMMIT_BYTES,
+    MAX_SEQ,
+    check_at,
+    check_key,
+    check_name,
+    check_seq,
+    decode,
+    encode,
+)
+
+KEPT_COMMIT_MARKERS: Final = 100_000
+
+
+class Row(NamedTuple):
+    """An event ready to be stored: `text` is its data encoded, `crc` its checksum but for the seq."""
+
+    type: str
+    at: Scalar
+    text: str
+    crc: int
+    globally: bool
+
+
+class PutText(NamedTuple):
+    """A value ready to be stored."""
+
+    key: str
+    text: str
+    crc: int
+
+
+Step: TypeAlias = "tuple[str, list[Row]] | PutText | Delete | Truncate | Redact"
+
+
+def event_crc(stream: str, type_: str, at: Scalar, data: bytes) -> int:
+    """The checksum of an event without its seq; what is stored is this plus the seq, so that a server can
+    add it."""
+    stamp = '"' + at if type(at) is str else repr(at)
+    return crc32(data, crc32(f"{stream}\0{type_}\0{stamp}\0".encode()))
+
+
+def key_crc(key: str, text: bytes) -> int:
+    return crc32(text, crc32(f"{key}\0".encode()))
+
+
+def pointer_sum(position: int, stream: str, seq: int, at: Scalar) -> int:
+    """The checksum of a pointer: additive in what is given out inside the commit, as an event's is in its
+    seq."""
+    stamp = '"' + at if type(at) is str else repr(at)
+    return crc32(f"{GLOBAL}\0{stream}\0{stamp}".encode()) + 3 * seq + position
+
+
+def put_text(key: str, value: Storable) -> PutText:
+    text = encode(value)
+    return PutText(key, text.decode(), key_crc(key, text))
+
+
+def row_of(stream: str, type_: str, at: Scalar, data: Storable) -> Row:
+    """A checked event, outside the walk of `prepare`."""
+    text = encode(data)
+    return Row(type_, at, text.decode(), event_crc(stream, type_, at, text), False)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A commit that is known to be storable: names checked, values encoded, appends to one stream joined to
+    blocks."""
+
+    preconditions: Sequence[Expectation]
+    expected_texts: list[str | None]  # beside each precondition: the encoded value that a key must have
+    writes: Sequence[Write]
+    steps: list[Step]
+    size: int
+    once: Once | None
+    once_key: str
+    digest: str
+
+
+def prepare(
+    preconditions: Sequence[Expectation], writes: Sequence[Write], once: Once | None = None
+) -> Prepared:
+    """Check and encode everything, or raise before anything is written."""
+    expected_texts = [_expected_text(expectation) for expectation in preconditions]
+    steps: list[Step] = []
+    hashed: list[bytes] = []
+    size = 0
+    stream, block = None, cast("list[Row]", None)
+    for write in writes:
+        if type(write) is Append:
+            if write.stream != stream:
+                stream, block = _check_appendable(write.stream), []
+                steps.append((stream, block))
+            type_, at = check_name("type", write.type), check_at(write.at)
+            data = encode(write.data)
+            size += len(data)
+            block.append(Row(type_, at, data.decode(), event_crc(stream, type_, at, data), write.globally))
+            if once:
+                hashed.append(f"append\0{stream}\0{type_}\0{write.globally}\0".encode() + data)
+        else:
+            stream = None
+            step, identity = _prepare_other(write)
+            if type(step) is PutText:
+                size += len(step.text)
+            steps.append(step)
+            if once:
+                hashed.append(identity)
+    if size > MAX_COMMIT_BYTES:
+        raise NotStorable(
+            f"a commit of {size:,} bytes is over the limit of {MAX_COMMIT_BYTES:,}",
+            hint="split it into several",
+        )
+    if once is None:
+        return Prepared(preconditions, expected_texts, writes, steps, size, None, "", "")
+    scope, key = _check_once(once, steps)
+    digest = sha256(b"\0\0".join(hashed)).hexdigest()  # no part can hold two NULs in a row: JSON escapes them
+    return Prepared(
+        preconditions,
+        expected_texts,
+        writes,
+        steps,
+        size,
+        (scope, key),
+        reserved_key(ONCE, scope, key),
+        digest,
+    )
+
+
+def _check_appendable(stream: object) -> str:
+    name = check_name("stream", stream)
+    if name == GLOBAL:
+        raise UsageError(
+            "stream '$global' takes no events of its own", hint="append to another stream with globally=True"
+        )
+    return name
+
+
+def _expected_text(expectation: Expectation) -> str | None:
+    if isinstance(expectation, ExpectSeq):
+        check_name("stream", expectation.stream)
+        check_seq("an expected seq", expectation.seq)
+        return None
+    if not isinstance(expectation, ExpectKey):
+        raise UsageError(f"{expectation!r:.80} is no precondition", hint="use ExpectSeq or ExpectKey")
+    check_key(expectation.key)
+    return None if expectation.value is ABSENT else encode(expectation.value).decode()
+
+
+def _prepare_other(write: Write) -> tuple[Step, bytes]:
+    match write:
+        case Put(key, value):
+            step = put_text(check_key(key), value)
+            return step, f"put\0{key}\0{step.text}".encode()
+        case Delete(key):
+            check_key(key)
+            return write, f"delete\0{key}".encode()
+        case Truncate(stream, n):
+            check_name("stream", stream)
+            if type(n) is not int:
+                raise UsageError(f"truncation point {n!r:.80} is no int", hint="give the last seq to remove")
+            return Truncate(stream, min(n, MAX_SEQ)), f"truncate\0{stream}\0{n}".encode()
+        case Redact(stream, seq, path):
+            check_name("stream", stream)
+            check_seq("seq", seq, least=1)
+            if not all(type(step) in (str, int) for step in path):
+                raise UsageError(
+                    f"path {path!r:.80} is no list of keys and indexes", hint="such as ['name', 0]"
+                )
+            return Redact(stream, seq, list(path)), b"redact\0" + encode([stream, seq, list(path)])
+    raise UsageError(f"{write!r:.80} is no write", hint="use Append, Put, Delete, Truncate or Redact")
+
+
+def _check_once(once: Once, steps: list[Step]) -> Once:
+    if not (isinstance(once, (tuple, list)) and len(once) == 2):
+        raise UsageError(f"once is {once!r:.80}", hint="once is (scope, key)")
+    scope, key = check_name("stream", once[0]), check_name("idempotency key", once[1])
+    if scope != COMMIT_SCOPE and not any(isinstance(step, tuple) and step[0] == scope for step in steps):
+        raise UsageError(
+            f"once names the scope {scope!r}, to which the commit appends nothing",
+            hint=f"the scope is a stream that the commit appends to, or {COMMIT_SCOPE!r}",
+        )
+    return scope, key
+
+
+class Transaction(Protocol):
+    """What `decide` needs inside one transaction. Reads see the writes made before them."""
+
+    def head(self, stream: str) -> tuple[int, int]:
+        """(last seq, truncated through); (0, 0) for a stream never appended to."""
+
+    def text(self, key: str) -> str | None:
+        """The encoded value of a key, None if it is absent."""
+
+    def row(self, stream: str, seq: int) -> tuple[str, Scalar, str] | None:
+        """(type, at, text) of a stored event."""
+
+    def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
+        """Store a block under consecutive seqs, set the mark, and point at those that are `globally`."""
+
+    def put(self, step: PutText) -> None: ...
+
+    def delete(self, key: str) -> None: ...
+
+    def truncate(self, stream: str, n: int) -> None:
+        """Set the truncation point, which is above the present one and not above the mark."""
+
+    def rewrite(self, stream: str, seq: int, text: str, sum_: int) -> None:
+        """Put another encoded data in the place of a stored event's."""
+
+    def keep_marker(self, scope: str, step: PutText) -> None:
+        """Put a marker; of the scope `$commit` only the newest KEPT_COMMIT_MARKERS stay."""
+
+
+def decide(tx: Transaction, prepared: Prepared) -> Outcome:
+    """Run one commit inside `tx`: answer a known `once`, check the preconditions, then write.
+
+    It raises, or returns a Conflict, before its first write, so that a group of commits needs no savepoints.
+    """
+    if prepared.once is not None and (text := tx.text(prepared.once_key)) is not None:
+        return _repeat(tx, prepared, decode(text))
+    for expectation, expected in zip(prepared.preconditions, prepared.expected_texts, strict=True):
+        if (conflict := _unmet(tx, expectation, expected)) is not None:
+            return conflict
+    redactions = _redactions(tx, prepared)
+    marks: dict[str, int] = {}
+    events: list[Event] = []
+    appends = (write for write in prepared.writes if type(write) is Append)
+    for step in prepared.steps:
+        if type(step) is tuple:
+            stream, rows = cast("tuple[str, list[Row]]", step)
+            mark = marks[stream] if stream in marks else tx.head(stream)[0]
+            tx.add(stream, mark + 1, rows)
+            for seq, (row, write) in enumerate(zip(rows, appends, strict=False), mark + 1):
+                events.append(Event(stream, seq, row.type, row.at, write.data))
+            marks[stream] = mark + len(rows)
+        elif type(step) is PutText:
+            tx.put(step)
+        elif type(step) is Delete:
+            tx.delete(step.key)
+        elif type(step) is Truncate:
+            mark, truncated = tx.head(step.stream)
+            if truncated < min(step.n, mark):
+                tx.truncate(step.stream, min(step.n, mark))
+        else:
+            tx.rewrite(*redactions.pop(0))
+    if prepared.once is not None:
+        value = {"digest": prepared.digest, "runs": marker_runs(events)}
+        tx.keep_marker(prepared.once[0], put_text(prepared.once_key, value))
+    return events
+
+
+def marker_runs(events: Sequence[Event]) -> list[list[Storable]]:
+    """What a marker remembers of the events: consecutive ones of a stream with one `at` are one run."""
+    runs: list[list[Storable]] = []
+    for event in events:
+        if runs and runs[-1][0] == event.stream and _is_same_at(runs[-1][2], event.at):
+            runs[-1][3] += 1
+        else:
+            runs.append([event.stream, event.seq, event.at, 1])
+    return runs
+
+
+def _is_same_at(left: Scalar, right: Scalar) -> bool:
+    return type(left) is type(right) and repr(left) == repr(right)  # 1 is not 1.0, 0.0 is not -0.0
+
+
+def _unmet(tx: Transaction, expectation: Expectation, expected: str | None) -> Conflict | None:
+    if type(expectation) is ExpectSeq:
+        actual = tx.head(expectation.stream)[0]
+        if actual != expectation.seq:
+            return Conflict(expectation.seq, actual, "STALE", expectation.stream)
+        return None
+    assert isinstance(expectation, ExpectKey)
+    found = tx.text(expectation.key)
+    if found == expected:
+        return None
+    return Conflict(expectation.value, ABSENT if found is None else decode(found), "STALE", expectation.key)
+
+
+def _repeat(tx: Transaction, prepared: Prepared, marker: dict[str, Any]) -> Outcome:
+    assert prepared.once is not None
+    if marker["digest"] == prepared.digest:
+        return repeated_events(prepared, marker["runs"])
+    actual: Event | Compacted | None = None
+    if marker["runs"]:
+        stream, seq = marker["runs"][0][:2]
+        row = tx.row(stream, seq)
+        actual = Compacted(stream, seq) if row is None else Event(stream, seq, row[0], row[1], decode(row[2]))
+    scope, key = prepared.once
+    return Conflict(key, actual, "KEY_REUSED", scope)
+
+
+def repeated_events(prepared: Prepared, runs: Sequence[Sequence[Any]]) -> list[Event]:
+    """The first result once more, from the marker and the caller's own data: also after truncation."""
+    places = [(stream, first + i, at) for stream, first, at, count in runs for i in range(count)]
+    appends = [write for write in prepared.writes if type(write) is Append]
+    return [
+        Event(stream, seq, write.type, at, write.data)
+        for (stream, seq, at), write in zip(places, appends, strict=True)
+    ]
+
+
+def _redactions(tx: Transaction, prepared: Prepared) -> list[tuple[str, int, str, int]]:
+    """The new text of every redacted event, all found before the first write; one event may be redacted
+    twice."""
+    texts: dict[tuple[str, int], tuple[str, Scalar, str]] = {}
+    redactions = []
+    for step in prepared.steps:
+        if type(step) is Redact:
+            place = (step.stream, step.seq)
+            row = texts.get(place) or tx.row(*place)
+            if row is None:
+                raise NotFoundError(
+                    f"event {step.seq} of stream {step.stream!r} is not stored, so it cannot be redacted",
+                    hint="it may be truncated or erased, or belong to the same commit",
+                )
+            type_, at, text = row
+            data = encode(redacted(decode(text), step.path))
+            texts[place] = (type_, at, data.decode())
+            redactions.append((*place, data.decode(), event_crc(step.stream, type_, at, data) + step.seq))
+    return redactions
+
+
+def redacted(data: Storable, path: Sequence[str | int]) -> Storable:
+    """`data` with None at `path`."""
+    if not path:
+        return None
+    here, *rest = path
+    if isinstance(data, dict) and type(here) is str and here in data:
+        return {**data, here: redacted(data[here], rest)}
+    if isinstance(data, list) and type(here) is int and 0 <= here < len(data):
+        return [*data[:here], redacted(data[here], rest), *data[here + 1 :]]
+    raise UsageError(
+        f"path {list(path)!r} leads nowhere in a {type(data).__name__}: {data!r:.40}",
+        hint="name keys and indexes that exist",
+    )
+
+
+def append_with_seq(tx: Transaction, stream: str, event: Event) -> None:
+    """The basic `append`: the event brings its seq, which must be the next one."""
+    mark = tx.head(stream)[0]
+    if event.seq != mark + 1:
+        raise SequenceError(stream, seq=event.seq, last_seq=mark)
+    at = check_at(event.at)
+    tx.add(
+        _check_appendable(stream), event.seq, [row_of(stream, check_name("type", event.type), at, event.data)]
+    )
+
+
+class _Ticket:
+    """One caller's place in a group; its lock is held until there is an answer, or its turn to lead."""
+
+    __slots__ = ("answered", "error", "outcome", "prepared", "turn")
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.outcome: Outcome | None = None
+        self.error: BaseException | None = None
+        self.answered = False
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+
+class GroupCommit:
+    """Folds the commits of many threads into one transaction; a lone caller pays nothing for it.
+
+    The first caller leads: it runs what waits, then hands the lead to the next. While it waits for the disk
+    the others gather, so groups grow by themselves under load. `run` gets the group and gives one outcome,
+    or one exception, for each, after its transaction is durable; what it raises itself fails the whole
+    group.
+    """
+
+    def __init__(
+        self, run: Callable[[list[Prepared]], Sequence[Outcome | BaseException]], *, most: int = 500
+    ) -> None:
+        self._run = run
+        self._most = most
+        self._gate = threading.Lock()
+        self._waiting: list[_Ticket] = []
+        self._is_led = False
+
+    def submit(self, prepared: Prepared) -> Outcome:
+        ticket = _Ticket(prepared)
+        with self._gate:
+            self._waiting.append(ticket)
+            leads, self._is_led = not self._is_led, True
+        if not leads:
+            ticket.turn.acquire()
+        if not ticket.answered:
+            self._lead()
+        if ticket.error is not None:
+            raise ticket.error
+        assert ticket.outcome is not None
+        return ticket.outcome
+
+    def _lead(self) -> None:
+        with self._gate:
+            group = self._take()
+        try:
+            outcomes = self._run([ticket.prepared for ticket in group])
+            for ticket, outcome in zip(group, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    ticket.error = outcome
+                else:
+                    ticket.outcome = outcome
+        except BaseException as error:  # noqa: BLE001  # each caller raises it
+            # What interrupts the leader (a signal) is its own; the others only know that they have no answer.
+            lost = OutcomeUnknown("the commit was interrupted", once=None)
+            for ticket in group:
+                ticket.error = error if isinstance(error, Exception) or ticket is group[0] else lost
+        finally:
+            with self._gate:
+                for ticket in group:
+                    ticket.answered = True
+                    ticket.turn.release()
+                if self._waiting:
+                    self._waiting[0].turn.release()  # unanswered, so it leads
+                else:
+                    self._is_led = False
+
+    def _take(self) -> list[_Ticket]:
+        """The next group: at most `most` commits and, the first aside, at most one commit's limit in
+        bytes."""
+        size = taken = 0
+        for ticket in self._waiting[: self._most]:
+            size += ticket.prepared.size
+            if taken and size > MAX_COMMIT_BYTES:
+                break
+            taken += 1
+        group, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        return group

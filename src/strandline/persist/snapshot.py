@@ -1,0 +1,150 @@
+"""Snapshots: a fold kept in the store with its seq, so that a replay starts there. They never go back.
+
+$snapshot/<name>              {"name", "state": ProjectionState, "stream", "version"}
+$snapshot-of/<stream>/<name>  {"name", "seq", "stream"}   for those that know their stream: what compaction
+must not pass
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.errors import HistoryGap, SnapshotMismatch, UsageError
+from strandline.persist.backend import AtomicBackend, Backend, Delete, Expectation, ExpectKey, Put, Write
+from strandline.persist.event import ABSENT, Conflict, ProjectionState, Storable
+from strandline.persist.kv import kv_items
+from strandline.persist.lift import atomic
+from strandline.persist.project import Step, project_resume
+from strandline.persist.reserved import SNAPSHOT, SNAPSHOT_OF, reserved_key, reserved_prefix
+from strandline.persist.upcast import Upcasters
+from strandline.persist.value import check_name, check_seq
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSnapshot:
+    """A write of `commit`: keep `state` under `name`; a Conflict where the kept one is further."""
+
+    name: str
+    state: ProjectionState
+    stream: str | None = field(default=None, kw_only=True)
+    version: str | None = field(default=None, kw_only=True)
+
+
+def snapshot_load(b: Backend, name: str, seed: Storable) -> ProjectionState:
+    """The kept state, or `(seed, 0)` if there is none."""
+    kept = _kept(b, name)
+    return kept["state"] if kept else ProjectionState(seed, 0)
+
+
+def snapshot_exists(b: Backend, name: str) -> bool:
+    return b.kv_has(reserved_key(SNAPSHOT, check_name("snapshot", name)))
+
+
+def snapshot_save(
+    b: Backend, name: str, state: ProjectionState, *, stream: str | None = None, version: str | None = None
+) -> ProjectionState:
+    """Keep `state`, unless the kept one is further, and return what is kept."""
+    store = atomic(b)
+    while True:
+        made = save_snapshot(store, SaveSnapshot(name, state, stream=stream, version=version))
+        if not isinstance(made, Conflict):
+            if not isinstance(store.commit(*made), Conflict):
+                return state
+        elif kept := _kept(b, name):
+            kept_state: ProjectionState = kept["state"]
+            return kept_state
+
+
+def snapshot_drop(b: Backend, name: str, *, force: bool = False) -> None:
+    """Forget a snapshot; HistoryGap if its stream was truncated, since nothing could rebuild it, unless
+    forced."""
+    kept = _kept(b, name)
+    if kept is None:
+        return
+    store, stream = atomic(b), kept["stream"]
+    if stream is not None and not force and (truncated := store.truncated_through(stream)) > 0:
+        raise HistoryGap(stream, prior_seq=0, truncated_through=truncated)
+    store.commit([], drop_writes(name, stream))
+
+
+def snapshots(b: Backend, stream: str) -> list[tuple[str, int]]:
+    """The snapshots that are recorded for a stream: names with their seqs."""
+    prefix = reserved_prefix(SNAPSHOT_OF, check_name("stream", stream))
+    return [(value["name"], value["seq"]) for _, value in kv_items(b, prefix=prefix, reserved=True)]
+
+
+def replay(
+    b: Backend,
+    stream: str,
+    name: str,
+    step: Step,
+    seed: Storable,
+    *,
+    version: str | None = None,
+    upcasters: Upcasters | None = None,
+) -> ProjectionState:
+    """Fold the events after the snapshot onto it; writes nothing."""
+    prior = _prior(b, stream, name, seed, fold_version(version, upcasters))
+    return project_resume(b, stream, step, prior, upcasters=upcasters)
+
+
+def checkpoint(
+    b: Backend,
+    stream: str,
+    name: str,
+    step: Step,
+    seed: Storable,
+    *,
+    version: str | None = None,
+    upcasters: Upcasters | None = None,
+) -> ProjectionState:
+    """Replay, then keep the result with its stream and the version of the fold."""
+    state = replay(b, stream, name, step, seed, version=version, upcasters=upcasters)
+    return snapshot_save(b, name, state, stream=stream, version=fold_version(version, upcasters))
+
+
+def fold_version(version: str | None, upcasters: Upcasters | None) -> str | None:
+    """What a snapshot's fold is known by: its own version and that of the upcasters under it."""
+    return version if upcasters is None else f"{version or ''}+{upcasters.version}"
+
+
+def save_snapshot(b: AtomicBackend, save: SaveSnapshot) -> tuple[list[Expectation], list[Write]] | Conflict:
+    """A SaveSnapshot in terms of the backend: it rests on the snapshot that was seen."""
+    check_name("snapshot", save.name)
+    if type(save.state) is not ProjectionState:
+        raise UsageError(f"snapshot {save.name!r} is {save.state!r:.80}", hint="it is a ProjectionState")
+    check_seq("a snapshot's seq", save.state.seq)
+    key, kept = reserved_key(SNAPSHOT, save.name), _kept(b, save.name)
+    if kept is not None and kept["state"].seq > save.state.seq:
+        return Conflict(save.state.seq, kept["state"].seq, "STALE", save.name)
+    stream = save.stream or (kept["stream"] if kept else None)
+    version = save.version or (kept["version"] if kept else None)
+    value = {"name": save.name, "state": save.state, "stream": stream, "version": version}
+    writes: list[Write] = [Put(key, value)]
+    if stream is not None:
+        index = reserved_key(SNAPSHOT_OF, check_name("stream", stream), save.name)
+        writes.append(Put(index, {"name": save.name, "seq": save.state.seq, "stream": stream}))
+    return [ExpectKey(key, ABSENT if kept is None else kept)], writes
+
+
+def drop_writes(name: str, stream: str | None) -> list[Write]:
+    index = [Delete(reserved_key(SNAPSHOT_OF, stream, name))] if stream is not None else []
+    return [Delete(reserved_key(SNAPSHOT, name)), *index]
+
+
+def _prior(b: Backend, stream: str, name: str, seed: Storable, version: str | None) -> ProjectionState:
+    kept = _kept(b, name)
+    if kept is None:
+        return ProjectionState(seed, 0)
+    for what, stored, asked in (("stream", kept["stream"], stream), ("version", kept["version"], version)):
+        if stored is not None and stored != asked:
+            raise SnapshotMismatch(
+                f"snapshot {name!r} is of {what} {stored!r}, not {asked!r}",
+                hint="give the other fold a name of its own, or drop the snapshot and rebuild it",
+            )
+    state: ProjectionState = kept["state"]
+    return state
+
+
+def _kept(b: Backend, name: str) -> dict[str, Any] | None:
+    kept: dict[str, Any] | None = b.kv_get(reserved_key(SNAPSHOT, check_name("snapshot", name)))
+    return kept

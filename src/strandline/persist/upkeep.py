@@ -1,0 +1,132 @@
+"""What an operator asks of a store: is it sound, how big is it, a copy of it, and that copy back."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from strandline.errors import CorruptionError, UsageError
+from strandline.persist.audit import audit, checked
+from strandline.persist.backend import Backend, Damage, Inspectable, Portable
+from strandline.persist.consumer import consumers
+from strandline.persist.event import Scalar
+from strandline.persist.kv import kv_items
+from strandline.persist.lift import atomic
+from strandline.persist.log import PAGE
+from strandline.persist.reserved import GLOBAL, HOLD, ONCE, SNAPSHOT_OF
+
+
+def verify(b: Backend) -> list[Damage]:
+    """Everything that is damaged, missing or set aside, reading all there is. An empty list is a sound
+    store."""
+    if not isinstance(b, Inspectable):
+        raise UsageError(f"{type(b).__name__} cannot look at its own rows", hint="verify beside the data")
+    return b.verify()
+
+
+def quarantine(b: Backend, stream: str, seq: int, at: Scalar) -> None:
+    """Set one damaged event aside: reads go past it, folds over it raise HistoryGap, verify goes on naming
+    it."""
+    if not isinstance(b, Inspectable):
+        raise UsageError(f"{type(b).__name__} cannot look at its own rows", hint="quarantine beside the data")
+    b.quarantine(stream, seq, at)
+
+
+def backup(b: Backend, path: str | Path) -> dict[str, int]:
+    """Write the store as of one instant into a new SQLite store file, checking each row; how many of each
+    kind.
+
+    The file appears under its name only when it is whole.
+    """
+    from strandline.persist.backends.sqlite import SqliteBackend
+
+    source, target = _portable(b, "backup"), Path(path)
+    if target.exists():
+        raise UsageError(f"{target} is there already", hint="name a file that does not exist")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        copy = SqliteBackend(partial)
+        try:
+            counts = dict(copy.load(checked(source.dump())))
+            copy.seal()
+        finally:
+            copy.close()
+        partial.rename(target)
+    finally:
+        for leftover in target.parent.glob(partial.name + "*"):
+            leftover.unlink()
+    _sync_folder(target.parent)
+    return counts
+
+
+def restore(b: Backend, path: str | Path) -> dict[str, int]:
+    """Fill an empty store from a backup, then verify it: how many of each kind. It gets a lineage of its
+    own."""
+    from strandline.persist.backends.sqlite import SqliteBackend
+
+    target = _portable(b, "restore")
+    copy = SqliteBackend(Path(path), create=False, read_only=True)
+    try:
+        counts = dict(target.load(checked(copy.dump())))
+        _compare(audit(target.dump()), counts, target)
+    finally:
+        copy.close()
+    return counts
+
+
+def stats(b: Backend, *, longest: int = 10) -> dict[str, Any]:
+    """Sizes, tails and lags. It pages through the catalogue and the reserved keys, so it takes time on a
+    large store."""
+    store = atomic(b)
+    tails: list[tuple[int, str]] = []
+    after = ""
+    while page := store.stream_scan("", after=after, limit=PAGE):
+        tails += [(head.last_seq - head.truncated_through, head.name) for head in page]
+        tails = sorted(tails, key=lambda tail: (-tail[0], tail[1]))[:longest]
+        after = page[-1].name
+    info = store.info()
+    return {
+        **info,
+        "longest_tails": [{"stream": name, "events": size} for size, name in tails],
+        "snapshots": _lags(b, SNAPSHOT_OF),
+        "holds": _lags(b, HOLD),
+        "consumers": [status._asdict() for status in consumers(b)],
+        "pointers": b.last_seq(GLOBAL) - store.truncated_through(GLOBAL),
+        "markers": sum(1 for _ in kv_items(b, prefix=ONCE + "/", reserved=True)),
+    }
+
+
+def _lags(b: Backend, space: str) -> list[dict[str, Any]]:
+    return [
+        {**value, "lag": max(b.last_seq(value["stream"]) - value["seq"], 0)}
+        for _, value in kv_items(b, prefix=space + "/", reserved=True)
+    ]
+
+
+def _compare(found: list[Damage], counts: dict[str, int], target: Portable) -> None:
+    damaged = [damage for damage in found if damage.what != "quarantined"]
+    stored: dict[str, int] = {}
+    for kind, _ in target.dump():
+        stored[kind] = stored.get(kind, 0) + 1
+    short = {kind: count for kind, count in counts.items() if kind != "meta" and stored.get(kind, 0) != count}
+    if damaged or short:
+        raise CorruptionError(
+            f"the restored store differs from its backup: {damaged[:3] or short}",
+            hint="do not use this store; restore into a new one and look at the disk",
+        )
+
+
+def _portable(b: Backend, verb: str) -> Portable:
+    if not isinstance(b, Portable):
+        raise UsageError(
+            f"{verb} does not work through {type(b).__name__}",
+            hint=f"run `strandline persist {verb}` beside the host, on its own store",
+        )
+    return b
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,301 @@
+"""What may be stored, what it may be called, and the one encoding of it: in storage, in comparison, on the
+wire.
+
+The encoding is JSON with sorted keys and no spaces, as `json.dumps(v, sort_keys=True, separators=(",", ":"),
+ensure_ascii=False)` writes it. What JSON lacks is a mapping with one `$` key:
+
+    {"$event":["cart-1",3,"added",1700000000,{"sku":"A"}]}   an Event
+    {"$state":[{"n":2},3]}                                   a ProjectionState
+    {"$blob":["sha256-9f…",512,"image/png"]}                 a BlobRef
+    {"$int":"-1f…"}                                          an int outside 64 bits, hexadecimal
+    {"$map":{"$oid":"…"}}                                    a user's own mapping whose only key starts with $
+    {"$absent":[]}                                           ABSENT, on the wire only
+
+orjson writes the same bytes and is several times quicker, but it also writes what we must refuse (NaN as
+null, a tuple as a list) and floats with an exponent in another form. So one walk decides: refuse, let
+orjson write it, or rewrite it for `json`.
+"""
+
+import json
+from math import isfinite
+from typing import Any, Final
+
+import orjson
+
+from strandline.errors import NotStorable, UsageError
+from strandline.persist.event import ABSENT, BlobRef, Event, ProjectionState, Scalar, Storable
+
+MAX_SEQ: Final = 2**63 - 1
+MAX_NAME_BYTES: Final = 1024
+MAX_RESERVED_KEY_BYTES: Final = (
+    2400  # two encoded names and a prefix (see reserved.py); a Postgres index row holds it
+)
+MAX_VALUE_BYTES: Final = 16 * 1024 * 1024
+MAX_COMMIT_BYTES: Final = 64 * 1024 * 1024
+MAX_DEPTH: Final = 100
+
+_LOW: Final = -(2**63)
+_WIRE_DEPTH: Final = -12  # a request nests a value in lists and mappings of its own
+_PLAIN: Final = frozenset({str, bool, type(None)})
+
+
+def encode(value: Storable) -> bytes:
+    """The canonical encoding of `value`. Raises NotStorable, which names the place, for what cannot be
+    given back."""
+    text = _encode(value, 0)
+    if len(text) > MAX_VALUE_BYTES:
+        raise NotStorable(
+            f"a value of {len(text):,} bytes is over the limit of {MAX_VALUE_BYTES:,}",
+            hint="put large bytes into a content store and keep the BlobRef",
+        )
+    return text
+
+
+def encode_wire(message: Any) -> bytes:
+    """A request or an answer: the same encoding, in which ABSENT may stand, without the size limit of one
+    value."""
+    return _encode(message, _WIRE_DEPTH)
+
+
+def decode(text: str | bytes) -> Storable:
+    """The value that `encode` was given; a ValueError for text that it never wrote."""
+    value = orjson.loads(text)
+    # A quote inside a JSON string is escaped, so these three characters can only open a mapping.
+    if ('{"$' in text) if isinstance(text, str) else (b'{"$' in text):
+        return _revive(value)
+    return value
+
+
+def same(left: Storable, right: Storable) -> bool:
+    """Whether two values are one in the store: `True` is not `1`, `-0.0` is not `0.0`."""
+    return encode(left) == encode(right)
+
+
+def check_name(what: str, name: object) -> str:
+    """`name` itself, if it may name a stream, a key, a type or anything else that the store lists."""
+    if type(name) is str and name and name.isascii() and len(name) <= MAX_NAME_BYTES and "\0" not in name:
+        return name
+    return _check_unusual_name(what, name, MAX_NAME_BYTES)
+
+
+def check_key(key: object) -> str:
+    """As check_name, with room for the keys that the store makes of two names."""
+    if type(key) is str and key.startswith("$"):
+        return _check_unusual_name("key", key, MAX_RESERVED_KEY_BYTES)
+    return check_name("key", key)
+
+
+def check_at(at: object) -> Scalar:
+    if type(at) is int:
+        if _LOW <= at <= MAX_SEQ:
+            return at
+        raise UsageError(f"at {at} does not fit in 64 bits", hint="use microseconds since 1970, or text")
+    if type(at) is float:
+        if isfinite(at):
+            return at
+        raise UsageError(f"at is {at}", hint="at is a finite number or a text")
+    if type(at) is str:
+        return check_name("at", at)
+    raise UsageError(
+        f"at is {type(at).__name__} {at!r:.80}",
+        hint="at is an int of 64 bits, a finite float or a non-empty str",
+    )
+
+
+def check_seq(what: str, seq: object, *, least: int = 0) -> int:
+    if type(seq) is int and least <= seq <= MAX_SEQ:
+        return seq
+    raise UsageError(f"{what} is {seq!r:.80}", hint=f"{what} is an int from {least} to 2^63-1")
+
+
+def check_limit(limit: object) -> int:
+    if type(limit) is int and limit >= 0:
+        return limit
+    raise UsageError(f"limit is {limit!r:.80}", hint="limit is an int of 0 or more")
+
+
+def _check_unusual_name(what: str, name: object, most: int) -> str:
+    if type(name) is not str:
+        raise UsageError(f"{what} is {type(name).__name__} {name!r:.80}", hint=f"a {what} is a str")
+    if not name:
+        raise UsageError(f"{what} is empty", hint=f"a {what} has at least one character")
+    if "\0" in name:
+        raise UsageError(f"{what} {name!r:.80} contains U+0000", hint="leave that character out")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{what} {name!r:.80} contains a lone surrogate", hint="leave it out") from error
+    if size > most:
+        raise UsageError(
+            f"{what} {name[:40]!r}… has {size:,} bytes", hint=f"a {what} has at most {most:,} in UTF-8"
+        )
+    return name
+
+
+def _encode(value: Any, depth: int) -> bytes:
+    try:
+        if _is_plain(value, depth):
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        text = json.dumps(
+            _rewrite(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+        return text.encode()
+    except (_Refused, orjson.JSONEncodeError, UnicodeEncodeError) as error:
+        raise NotStorable(
+            f"{_fault(value, depth) or error} cannot be stored",
+            hint="storable: None, bool, int, float, str, list, dict by str, Event, ProjectionState, BlobRef",
+        ) from None
+
+
+class _Refused(Exception):
+    """Found by the quick walk; _fault then says what and where."""
+
+
+def _is_plain(value: Any, depth: int) -> bool:  # noqa: C901  # one walk, written out for speed
+    """Whether orjson writes `value` as the canonical bytes. Raises _Refused for what is not storable."""
+    kind = type(value)
+    if kind is dict:
+        if depth >= MAX_DEPTH:
+            raise _Refused
+        plain = True
+        for key, item in value.items():
+            if type(key) is not str:
+                raise _Refused
+            kind = type(item)
+            if kind in _PLAIN:
+                continue
+            if kind is int:
+                if not _LOW <= item <= MAX_SEQ:
+                    plain = False
+            elif not _is_plain(item, depth + 1):
+                plain = False
+        return plain and not (len(value) == 1 and next(iter(value)).startswith("$"))
+    if kind is list:
+        if depth >= MAX_DEPTH:
+            raise _Refused
+        plain = True
+        for item in value:
+            if type(item) not in _PLAIN and not _is_plain(item, depth + 1):
+                plain = False
+        return plain
+    if kind is int:
+        return bool(_LOW <= value <= MAX_SEQ)
+    if kind is float:
+        if value == 0.0 or 1e-4 <= value < 1e16 or -1e16 < value <= -1e-4:
+            return True
+        if isfinite(value):
+            return False  # written with an exponent, of which orjson has another form
+        raise _Refused
+    if kind in _PLAIN:
+        return True
+    if kind is Event:
+        _is_plain([value.stream, value.seq, value.type, value.at, value.data], depth)
+        if type(value.stream) is not str or type(value.type) is not str or type(value.seq) is not int:
+            raise _Refused
+        if type(value.at) not in (int, float, str):
+            raise _Refused
+    elif kind is ProjectionState:
+        _is_plain([value.value, value.seq], depth)
+        if type(value.seq) is not int:
+            raise _Refused
+    elif kind is BlobRef:
+        if type(value.cid) is not str or type(value.size) is not int or type(value.mime) is not str:
+            raise _Refused
+    elif not (value is ABSENT and depth < 0):
+        raise _Refused
+    return False
+
+
+def _rewrite(value: Any) -> Any:
+    """A storable value as JSON has it."""
+    kind = type(value)
+    if kind is dict:
+        mapping = {key: _rewrite(item) for key, item in value.items()}
+        return {"$map": mapping} if len(value) == 1 and next(iter(value)).startswith("$") else mapping
+    if kind is list:
+        return [_rewrite(item) for item in value]
+    if kind is int and not _LOW <= value <= MAX_SEQ:
+        return {"$int": format(value, "x")}
+    if kind is Event:
+        return {"$event": [value.stream, *map(_rewrite, (value.seq, value.type, value.at, value.data))]}
+    if kind is ProjectionState:
+        return {"$state": [_rewrite(value.value), _rewrite(value.seq)]}
+    if kind is BlobRef:
+        return {"$blob": [value.cid, _rewrite(value.size), value.mime]}
+    return {"$absent": []} if value is ABSENT else value
+
+
+def _revive(value: Any) -> Any:
+    if type(value) is list:
+        return [_revive(item) for item in value]
+    if type(value) is not dict:
+        return value
+    if len(value) == 1:
+        (key, body), *_ = value.items()
+        if key.startswith("$"):
+            return _revive_special(key, body)
+    return {key: _revive(item) for key, item in value.items()}
+
+
+def _revive_special(key: str, body: Any) -> Any:
+    match key, body:
+        case "$map", dict():
+            return {name: _revive(item) for name, item in body.items()}
+        case "$event", [stream, seq, type_, at, data]:
+            return Event(stream, _revive(seq), type_, _revive(at), _revive(data))
+        case "$state", [state, seq]:
+            return ProjectionState(_revive(state), _revive(seq))
+        case "$blob", [cid, size, mime]:
+            return BlobRef(cid, _revive(size), mime)
+        case "$int", str():
+            return int(body, 16)
+        case "$absent", []:
+            return ABSENT
+    raise ValueError(f"a mapping with the only key {key!r} is not of this encoding")
+
+
+def _fault(value: Any, depth: int, path: str = "value") -> str | None:
+    """What is wrong first, and where; the walk that may take its time."""
+    kind = type(value)
+    if kind in (dict, list) and depth >= MAX_DEPTH:
+        return f"{path[:200]}… is nested over {MAX_DEPTH} deep and"
+    if kind is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                return f"{path} has the key {key!r:.80} ({type(key).__name__}) and"
+            if not _is_utf8(key):
+                return f"{path} has a key with a lone surrogate and"
+            if found := _fault(item, depth + 1, f"{path}[{key!r:.80}]"):
+                return found
+    elif kind is list:
+        for index, item in enumerate(value):
+            if found := _fault(item, depth + 1, f"{path}[{index}]"):
+                return found
+    elif kind is str:
+        return None if _is_utf8(value) else f"{path} has a lone surrogate and"
+    elif kind is float:
+        return None if isfinite(value) else f"{path} is {value} and"
+    elif kind is Event:
+        return _fault([value.stream, value.seq, value.type, value.at, value.data], depth, f"{path} (Event)")
+    elif kind is ProjectionState:
+        return _fault([value.value, value.seq], depth, f"{path} (ProjectionState)")
+    elif kind is not int and kind not in _PLAIN:
+        return f"{path} is of type {kind.__module__}.{kind.__qualname__} and"
+    return None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_within(at: Scalar, start: Scalar | None, end: Scalar | None) -> bool:
+    """start <= at <= end, where numbers compare with numbers and text with text, and never with each
+    other."""
+    for bound in (start, end):
+        if bound is not None and isinstance(bound, str) is not isinstance(at, str):
+            return False
+    return (start is None or start <= at) and (end is None or at <= end)  # type: ignore[operator]  # of one kind

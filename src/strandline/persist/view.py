@@ -1,0 +1,79 @@
+"""Views: a fold with a name, kept as the snapshot of that name and caught up when it is asked for."""
+
+from dataclasses import dataclass, field
+
+from strandline.persist.backend import Backend
+from strandline.persist.event import Event, ProjectionState, Storable
+from strandline.persist.project import Step
+from strandline.persist.snapshot import checkpoint, fold_version, replay, snapshot_load, snapshot_save
+from strandline.persist.subscribe import Hub, subscribe
+from strandline.persist.upcast import Upcasters
+from strandline.persist.value import check_name
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is folded, out of which stream, and under which name it is kept."""
+
+    name: str
+    stream: str
+    step: Step
+    seed: Storable
+    upcasters: Upcasters | None = field(default=None, kw_only=True)
+    version: str | None = field(default=None, kw_only=True)
+
+
+def view(
+    name: str,
+    stream: str,
+    step: Step,
+    seed: Storable,
+    *,
+    upcasters: Upcasters | None = None,
+    version: str | None = None,
+) -> View:
+    check_name("view", name)
+    return View(name, check_name("stream", stream), step, seed, upcasters=upcasters, version=version)
+
+
+def view_name(v: View) -> str:
+    return v.name
+
+
+def view_stream(v: View) -> str:
+    return v.stream
+
+
+def view_refresh(b: Backend, v: View) -> ProjectionState:
+    """Fold the tail and keep the result."""
+    return checkpoint(b, v.stream, v.name, v.step, v.seed, version=v.version, upcasters=v.upcasters)
+
+
+def view_value(b: Backend, v: View) -> Storable:
+    """The value over the whole stream, never stale; it writes only if there was something to fold."""
+    kept = snapshot_load(b, v.name, v.seed)
+    state = replay(b, v.stream, v.name, v.step, v.seed, version=v.version, upcasters=v.upcasters)
+    if state.seq > kept.seq:
+        snapshot_save(b, v.name, state, stream=v.stream, version=fold_version(v.version, v.upcasters))
+    return state.value
+
+
+def view_peek(b: Backend, v: View) -> Storable:
+    """The kept value without folding: it lags by what was appended since the last refresh."""
+    return snapshot_load(b, v.name, v.seed).value
+
+
+def view_lag(b: Backend, v: View) -> int:
+    """How many events a peek has not seen."""
+    return b.last_seq(v.stream) - snapshot_load(b, v.name, v.seed).seq
+
+
+def view_attach(hub: Hub, v: View) -> Hub:
+    """Catch up now, and after each publish to the view's stream; returns the hub."""
+    view_refresh(hub.backend, v)
+
+    def refresh(b: Backend, _stream: str, _event: Event) -> None:
+        view_refresh(b, v)
+
+    subscribe(hub, v.stream, refresh)
+    return hub
