@@ -397,6 +397,19 @@ class _Ticket:
         self.turn.acquire()
 
 
+def _own_error(error: BaseException, once: Once | None, *, leads: bool) -> BaseException:
+    """What one caller of a failed group raises: an unknown outcome names its own key.
+
+    What interrupts the leader (a signal) is the leader's alone; the others only know that they have no
+    answer.
+    """
+    if isinstance(error, OutcomeUnknown):
+        return OutcomeUnknown(error.message, once=once)
+    if isinstance(error, Exception) or leads:
+        return error
+    return OutcomeUnknown("the commit was interrupted", once=once)
+
+
 class GroupCommit:
     """Folds the commits of many threads into one transaction; a lone caller pays nothing for it.
 
@@ -440,10 +453,8 @@ class GroupCommit:
                 else:
                     ticket.outcome = outcome
         except BaseException as error:  # noqa: BLE001  # each caller raises it
-            # What interrupts the leader (a signal) is its own; the others only know that they have no answer.
-            lost = OutcomeUnknown("the commit was interrupted", once=None)
             for ticket in group:
-                ticket.error = error if isinstance(error, Exception) or ticket is group[0] else lost
+                ticket.error = _own_error(error, ticket.prepared.once, leads=ticket is group[0])
         finally:
             with self._gate:
                 for ticket in group:

@@ -62,6 +62,7 @@ def connect(
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200)
     connection.set_busy_timeout(int(busy_timeout_s * 1000))
+    connection.setlk_timeout(int(busy_timeout_s * 1000), 0)  # waits at the lock: fairer to processes
     connection.pragma("synchronous", synchronous)
     connection.pragma("secure_delete", "on")  # what is deleted is zeroed, so that erased data leaves the file
     connection.pragma("cache_size", -16_000)

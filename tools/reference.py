@@ -1,0 +1,137 @@
+"""Makes docs/reference/*.md from docstrings and `--help`; `--check` says whether they are stale.
+
+    python tools/reference.py [--check]
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from strandline import errors, persist
+from strandline.cli import strandline
+
+FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+MADE = "<!-- made by tools/reference.py from the code: change that, then `make docs` -->"
+
+
+def main() -> int:
+    pages = {"persist.md": persist_page(), "errors.md": errors_page(), "command-line.md": command_line_page()}
+    stale = [name for name, text in pages.items() if not _is_same(FOLDER / name, text)]
+    if "--check" in sys.argv:
+        for name in stale:
+            print(f"docs/reference/{name} is stale: run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name in stale:
+        (FOLDER / name).write_text(pages[name], encoding="utf-8")
+    print(f"{len(stale)} of {len(pages)} pages changed")
+    return 0
+
+
+def _is_same(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def persist_page() -> str:
+    """Every public name, in the room where it is defined."""
+    rooms: dict[str, list[str]] = {}
+    for name in persist.__all__:
+        member = getattr(persist, name)
+        home = getattr(member, "__module__", "strandline.persist.event")
+        if home != "strandline.errors":
+            rooms.setdefault(home, []).append(name)
+    lines = [MADE, "", "# `strandline.persist`", "", _text(persist), ""]
+    lines += ["Errors are in [errors.md](errors.md).", ""]
+    for home in sorted(rooms):
+        lines += [f"## `{home.rpartition('.')[2]}`", "", _text(sys.modules[home]), ""]
+        for name in rooms[home]:
+            lines += _entry(name, getattr(persist, name))
+    return "\n".join(lines)
+
+
+def _entry(name: str, member: Any) -> Iterator[str]:
+    yield f"### `{name}`"
+    yield ""
+    if callable(member):
+        yield "```python"
+        yield _signature(name, member)
+        yield "```"
+    text = _text(member) if callable(member) else "Stands for a key that is not there."
+    if text and not text.startswith(f"{name}("):  # what a dataclass writes by itself says nothing new
+        yield text
+    yield ""
+
+
+def _signature(name: str, member: Any) -> str:
+    if inspect.isclass(member) and not dataclasses.is_dataclass(member) and "__init__" not in vars(member):
+        return name
+    signature = str(inspect.signature(member)).removesuffix(" -> None") if inspect.isclass(member) else None
+    shown = signature or str(inspect.signature(member))
+    shown = re.sub(r"strandline\.persist\.\w+\.|strandline\.\w+\.|collections\.abc\.|typing\.|pathlib\.", "", shown)
+    line = f"{name}{shown}"
+    if len(line) <= 100:
+        return line
+    inside, _, after = shown.rpartition(")")
+    return f"{name}(\n    " + ",\n    ".join(_arguments(inside[1:])) + f",\n){after}"
+
+
+def _arguments(text: str) -> list[str]:
+    parts, depth, current = [], 0, ""
+    for character in text:
+        depth += (character in "[({") - (character in "])}")
+        if character == "," and depth == 0:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += character
+    return [*parts, current.strip()]
+
+
+def errors_page() -> str:
+    """Every error with its kind, what it is, and what else it counts as."""
+    lines = [MADE, "", "# Errors", "", _text(errors), "", "| kind | class | meaning | counts as |", "|---|---|---|---|"]
+    for kind, cls in sorted(errors.KINDS.items()):
+        bases = [
+            base.__name__
+            for base in cls.__mro__[1:]
+            if issubclass(base, errors.StrandlineError) and base is not errors.StrandlineError
+        ]
+        lines.append(f"| `{kind}` | `{cls.__name__}` | {_text(cls)} | {', '.join(bases) or '–'} |")
+    return "\n".join([*lines, ""])
+
+
+def command_line_page() -> str:
+    """The help of every command, as a terminal shows it."""
+    lines = [MADE, "", "# Command line", ""]
+    context = click.Context(strandline, info_name="strandline", terminal_width=100, max_content_width=100)
+    return "\n".join([*lines, *_help(strandline, context)])
+
+
+def _help(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield f"## `{context.command_path}`"
+    yield ""
+    yield "```text"
+    yield command.get_help(context)
+    yield "```"
+    yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from _help(
+                inner, click.Context(inner, info_name=name, parent=context, terminal_width=100, max_content_width=100)
+            )
+
+
+def _text(member: Any) -> str:
+    return inspect.cleandoc(member.__doc__ or "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
