@@ -37,6 +37,7 @@ from strandline.persist.backend import (
 )
 from strandline.persist.batch import append_batch, append_batch_expect, append_multi, commit
 from strandline.persist.blob import (
+    BlobStore,
     blob_cid,
     blob_exists,
     blob_fetch,
@@ -46,9 +47,11 @@ from strandline.persist.blob import (
     blob_serve,
     blob_size,
     blob_store,
+    blob_store_backend,
     is_blob_ref,
     mem_blob_store,
     mock_blob,
+    refs_in,
 )
 from strandline.persist.catalog import (
     is_reserved_stream,
@@ -166,6 +169,7 @@ __all__ = [
     "Backend",
     "BlobCorrupt",
     "BlobRef",
+    "BlobStore",
     "Compacted",
     "Conflict",
     "Consumer",
@@ -217,6 +221,7 @@ __all__ = [
     "blob_serve",
     "blob_size",
     "blob_store",
+    "blob_store_backend",
     "checkpoint",
     "commit",
     "compact",
@@ -287,6 +292,7 @@ __all__ = [
     "read_window",
     "reclaimable",
     "redact",
+    "refs_in",
     "register_upcaster",
     "replay",
     "req_append",

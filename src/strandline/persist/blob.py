@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Protocol, TypeAlias
 
 from strandline.errors import BlobCorrupt, NotStorable, ProtocolError, UnknownOp, UsageError
-from strandline.persist.event import BlobRef
+from strandline.persist.event import BlobRef, Event, ProjectionState
 
 Request: TypeAlias = dict[str, Any]
 Transport: TypeAlias = Callable[[Request], Any]
@@ -59,7 +59,7 @@ class MemoryBlobStore:
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
 
-    def put(self, data: bytes, mime: str) -> str:
+    def put(self, data: bytes, mime: str) -> str:  # noqa: ARG002  # the reference carries it
         cid = cid_of(data)
         self._blobs[cid] = bytes(data)
         return cid
@@ -117,9 +117,14 @@ def blob_io(transport: Transport) -> BlobClient:
     return BlobClient(transport)
 
 
-def mock_blob(store: BlobStore) -> BlobClient:
-    """The client bound to a store in this process."""
+def blob_store_backend(store: BlobStore) -> BlobClient:
+    """The production client, over a content store that this process opened (see strandline.content)."""
     return BlobClient(lambda request: blob_serve(store, request))
+
+
+def mock_blob(store: BlobStore) -> BlobClient:
+    """The same over a store in memory, for tests."""
+    return blob_store_backend(store)
 
 
 def blob_store(blob: BlobStore, data: bytes, mime: str) -> BlobRef:
@@ -160,9 +165,9 @@ def refs_in(value: Any) -> Iterator[BlobRef]:
         yield from _refs_of(value.values())
     elif isinstance(value, list):
         yield from _refs_of(value)
-    elif hasattr(value, "data"):
+    elif isinstance(value, Event):
         yield from refs_in(value.data)
-    elif hasattr(value, "value") and hasattr(value, "seq"):
+    elif isinstance(value, ProjectionState):
         yield from refs_in(value.value)
 
 

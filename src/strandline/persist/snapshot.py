@@ -107,14 +107,20 @@ def fold_version(version: str | None, upcasters: Upcasters | None) -> str | None
     return version if upcasters is None else f"{version or ''}+{upcasters.version}"
 
 
-def save_snapshot(b: AtomicBackend, save: SaveSnapshot) -> tuple[list[Expectation], list[Write]] | Conflict:
-    """A SaveSnapshot in terms of the backend: it rests on the snapshot that was seen."""
+def save_snapshot(
+    b: AtomicBackend, save: SaveSnapshot, *, is_repeat: bool = False
+) -> tuple[list[Expectation], list[Write]] | Conflict:
+    """A SaveSnapshot in terms of the backend: it rests on the snapshot that was seen.
+
+    As a repeat of what was done already it is never a Conflict, and cannot be done anew where the kept one is further.
+    """
     check_name("snapshot", save.name)
     if type(save.state) is not ProjectionState:
         raise UsageError(f"snapshot {save.name!r} is {save.state!r:.80}", hint="it is a ProjectionState")
     check_seq("a snapshot's seq", save.state.seq)
     key, kept = reserved_key(SNAPSHOT, save.name), _kept(b, save.name)
-    if kept is not None and kept["state"].seq > save.state.seq:
+    is_behind = kept is not None and kept["state"].seq > save.state.seq
+    if kept is not None and is_behind and not is_repeat:
         return Conflict(save.state.seq, kept["state"].seq, "STALE", save.name)
     stream = save.stream or (kept["stream"] if kept else None)
     version = save.version or (kept["version"] if kept else None)
@@ -123,7 +129,7 @@ def save_snapshot(b: AtomicBackend, save: SaveSnapshot) -> tuple[list[Expectatio
     if stream is not None:
         index = reserved_key(SNAPSHOT_OF, check_name("stream", stream), save.name)
         writes.append(Put(index, {"name": save.name, "seq": save.state.seq, "stream": stream}))
-    return [ExpectKey(key, ABSENT if kept is None else kept)], writes
+    return [ExpectKey(key, ABSENT if kept is None or is_behind else kept)], writes
 
 
 def drop_writes(name: str, stream: str | None) -> list[Write]:
@@ -136,7 +142,8 @@ def _prior(b: Backend, stream: str, name: str, seed: Storable, version: str | No
     if kept is None:
         return ProjectionState(seed, 0)
     for what, stored, asked in (("stream", kept["stream"], stream), ("version", kept["version"], version)):
-        if stored is not None and stored != asked:
+        # One that was saved without its stream says nothing of its fold; any other has the version that it says.
+        if stored != asked and (stored is not None or kept["stream"] is not None):
             raise SnapshotMismatch(
                 f"snapshot {name!r} is of {what} {stored!r}, not {asked!r}",
                 hint="give the other fold a name of its own, or drop the snapshot and rebuild it",

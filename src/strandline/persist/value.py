@@ -37,6 +37,12 @@ MAX_DEPTH: Final = 100
 _LOW: Final = -(2**63)
 _WIRE_DEPTH: Final = -12  # a request nests a value in lists and mappings of its own
 _PLAIN: Final = frozenset({str, bool, type(None)})
+# The fields of the first-class values, and of which types each may be; of none: of any that is storable.
+_SPECIAL: Final[dict[type, dict[str, tuple[type, ...]]]] = {
+    Event: {"stream": (str,), "seq": (int,), "type": (str,), "at": (int, float, str), "data": ()},
+    ProjectionState: {"value": (), "seq": (int,)},
+    BlobRef: {"cid": (str,), "size": (int,), "mime": (str,)},
+}
 
 
 def encode(value: Storable) -> bytes:
@@ -275,13 +281,21 @@ def _fault(value: Any, depth: int, path: str = "value") -> str | None:
         return None if _is_utf8(value) else f"{path} has a lone surrogate and"
     elif kind is float:
         return None if isfinite(value) else f"{path} is {value} and"
-    elif kind is Event:
-        return _fault([value.stream, value.seq, value.type, value.at, value.data], depth, f"{path} (Event)")
-    elif kind is ProjectionState:
-        return _fault([value.value, value.seq], depth, f"{path} (ProjectionState)")
+    elif kind in _SPECIAL:
+        return _fault_of_fields(value, depth, path)
     elif kind is not int and kind not in _PLAIN:
         return f"{path} is of type {kind.__module__}.{kind.__qualname__} and"
     return None
+
+
+def _fault_of_fields(value: Any, depth: int, path: str) -> str | None:
+    kinds = _SPECIAL[type(value)]
+    fields = [getattr(value, name) for name in kinds]
+    found = _fault(fields, depth, f"{path} ({type(value).__name__})")
+    for (name, allowed), field in zip(kinds.items(), fields, strict=True):
+        if allowed and type(field) not in allowed:
+            return found or f"{path}.{name} is of type {type(field).__name__} and"
+    return found
 
 
 def _is_utf8(text: str) -> bool:
