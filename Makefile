@@ -8,7 +8,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow check format bench requirements clean
+.PHONY: help venv demo test test-slow check docs format bench requirements clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ check: $(STAMP)  ## format, lint, types, layers: the part of CI that runs no tes
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/reference.py --check
+
+docs: $(STAMP)  ## make docs/reference anew from the code
+	$(BIN)/python tools/reference.py
 
 format: $(STAMP)  ## format the code, and fix what can be fixed
 	$(BIN)/ruff format .

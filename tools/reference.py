@@ -1,6 +1,6 @@
 """Makes docs/reference/*.md from docstrings and `--help`; `--check` says whether they are stale.
 
-    python tools/reference.py [--check]
+python tools/reference.py [--check]
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from strandline import errors, persist
-from strandline.cli import strandline
+from strandline.cli import cli
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 MADE = "<!-- made by tools/reference.py from the code: change that, then `make docs` -->"
@@ -62,20 +62,29 @@ def _entry(name: str, member: Any) -> Iterator[str]:
         yield "```python"
         yield _signature(name, member)
         yield "```"
+    if getattr(member, "_is_protocol", False):
+        for method, function in inspect.getmembers(member, inspect.isfunction):
+            if not method.startswith("_"):
+                yield f"- `{_signature(method, function, width=10_000)}`: {' '.join(_text(function).split())}"
+        yield ""
     text = _text(member) if callable(member) else "Stands for a key that is not there."
     if text and not text.startswith(f"{name}("):  # what a dataclass writes by itself says nothing new
         yield text
     yield ""
 
 
-def _signature(name: str, member: Any) -> str:
+def _signature(name: str, member: Any, *, width: int = 100) -> str:
+    if getattr(member, "_is_protocol", False):
+        return f"class {name}(Protocol)"
     if inspect.isclass(member) and not dataclasses.is_dataclass(member) and "__init__" not in vars(member):
         return name
     signature = str(inspect.signature(member)).removesuffix(" -> None") if inspect.isclass(member) else None
     shown = signature or str(inspect.signature(member))
-    shown = re.sub(r"strandline\.persist\.\w+\.|strandline\.\w+\.|collections\.abc\.|typing\.|pathlib\.", "", shown)
+    shown = re.sub(
+        r"strandline\.persist\.\w+\.|strandline\.\w+\.|collections\.abc\.|typing\.|pathlib\.", "", shown
+    )
     line = f"{name}{shown}"
-    if len(line) <= 100:
+    if len(line) <= width:
         return line
     inside, _, after = shown.rpartition(")")
     return f"{name}(\n    " + ",\n    ".join(_arguments(inside[1:])) + f",\n){after}"
@@ -95,7 +104,16 @@ def _arguments(text: str) -> list[str]:
 
 def errors_page() -> str:
     """Every error with its kind, what it is, and what else it counts as."""
-    lines = [MADE, "", "# Errors", "", _text(errors), "", "| kind | class | meaning | counts as |", "|---|---|---|---|"]
+    lines = [
+        MADE,
+        "",
+        "# Errors",
+        "",
+        _text(errors),
+        "",
+        "| kind | class | meaning | counts as |",
+        "|---|---|---|---|",
+    ]
     for kind, cls in sorted(errors.KINDS.items()):
         bases = [
             base.__name__
@@ -109,8 +127,8 @@ def errors_page() -> str:
 def command_line_page() -> str:
     """The help of every command, as a terminal shows it."""
     lines = [MADE, "", "# Command line", ""]
-    context = click.Context(strandline, info_name="strandline", terminal_width=100, max_content_width=100)
-    return "\n".join([*lines, *_help(strandline, context)])
+    context = click.Context(cli, info_name="strandline", terminal_width=100, max_content_width=100)
+    return "\n".join([*lines, *_help(cli, context)])
 
 
 def _help(command: click.Command, context: click.Context) -> Iterator[str]:
@@ -125,7 +143,10 @@ def _help(command: click.Command, context: click.Context) -> Iterator[str]:
             inner = command.get_command(context, name)
             assert inner is not None
             yield from _help(
-                inner, click.Context(inner, info_name=name, parent=context, terminal_width=100, max_content_width=100)
+                inner,
+                click.Context(
+                    inner, info_name=name, parent=context, terminal_width=100, max_content_width=100
+                ),
             )
 
 

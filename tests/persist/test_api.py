@@ -33,7 +33,7 @@ def test_sqlite_urls_are_read_as_sqlalchemy_reads_them(
 ) -> None:  # P-API-4
     monkeypatch.chdir(tmp_path)
 
-    paths = [str(tmp_path / "plain.db"), tmp_path / "p.db"]
+    paths: list[str | Path] = [str(tmp_path / "plain.db"), tmp_path / "p.db"]
     targets = ["sqlite:///rel.db", f"sqlite:///{tmp_path}/abs.db", *paths]
     for target in targets:
         b = open_store(target)

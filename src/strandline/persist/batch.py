@@ -23,7 +23,7 @@ from strandline.persist.backend import (
 from strandline.persist.consumer import MoveCursor, advance, move_cursor
 from strandline.persist.event import Conflict, Event, Scalar, Storable
 from strandline.persist.lift import atomic
-from strandline.persist.reserved import COMMIT_SCOPE, guard
+from strandline.persist.reserved import COMMIT_SCOPE, ONCE, guard, reserved_key
 from strandline.persist.snapshot import SaveSnapshot, save_snapshot
 from strandline.persist.value import check_name
 
@@ -78,6 +78,9 @@ def commit(
         guard("stream", once[0])
     while True:
         expanded = _expand(store, writes)
+        if isinstance(expanded, Conflict) and once is not None and store.kv_has(reserved_key(ONCE, *once)):
+            # A repeat: its own first effect is in its way. The backend answers it from the marker.
+            expanded = _expand(store, writes, is_repeat=True)
         if isinstance(expanded, Conflict):
             return expanded
         extra, plain = expanded
@@ -120,16 +123,16 @@ def _guard_write(write: "Write | SaveSnapshot | MoveCursor") -> None:
 
 
 def _expand(
-    b: AtomicBackend, writes: Sequence["Write | SaveSnapshot | MoveCursor"]
+    b: AtomicBackend, writes: Sequence["Write | SaveSnapshot | MoveCursor"], *, is_repeat: bool = False
 ) -> tuple[list[Expectation], list[Write]] | Conflict:
     """The same writes in terms of the backend, with what they rest on."""
     extra: list[Expectation] = []
     plain: list[Write] = []
     for write in writes:
         if isinstance(write, SaveSnapshot):
-            made = save_snapshot(b, write)
+            made = save_snapshot(b, write, is_repeat=is_repeat)
         elif isinstance(write, MoveCursor):
-            made = move_cursor(b, write)
+            made = move_cursor(b, write, is_repeat=is_repeat)
         else:
             plain.append(write)
             continue

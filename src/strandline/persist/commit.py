@@ -210,7 +210,7 @@ def _check_once(once: Once, steps: list[Step]) -> Once:
     if not (isinstance(once, (tuple, list)) and len(once) == 2):
         raise UsageError(f"once is {once!r:.80}", hint="once is (scope, key)")
     scope, key = check_name("stream", once[0]), check_name("idempotency key", once[1])
-    if scope != COMMIT_SCOPE and not any(isinstance(step, tuple) and step[0] == scope for step in steps):
+    if scope != COMMIT_SCOPE and not any(type(step) is tuple and step[0] == scope for step in steps):
         raise UsageError(
             f"once names the scope {scope!r}, to which the commit appends nothing",
             hint=f"the scope is a stream that the commit appends to, or {COMMIT_SCOPE!r}",
@@ -434,7 +434,11 @@ class GroupCommit:
             self._waiting.append(ticket)
             leads, self._is_led = not self._is_led, True
         if not leads:
-            ticket.turn.acquire()
+            try:
+                ticket.turn.acquire()
+            except BaseException:  # a signal interrupts the wait
+                self._leave(ticket)
+                raise
         if not ticket.answered:
             self._lead()
         if ticket.error is not None:
@@ -460,10 +464,21 @@ class GroupCommit:
                 for ticket in group:
                     ticket.answered = True
                     ticket.turn.release()
-                if self._waiting:
-                    self._waiting[0].turn.release()  # unanswered, so it leads
-                else:
-                    self._is_led = False
+                self._hand_on()
+
+    def _hand_on(self) -> None:
+        if self._waiting:
+            self._waiting[0].turn.release()  # unanswered, so it leads
+        else:
+            self._is_led = False
+
+    def _leave(self, ticket: _Ticket) -> None:
+        """A caller that gives up its wait takes its commit along, and hands on the lead if it has it."""
+        with self._gate:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+                if ticket.turn.acquire(blocking=False):
+                    self._hand_on()
 
     def _take(self) -> list[_Ticket]:
         """The next group: at most `most` commits and, the first aside, at most one commit's limit in

@@ -1,6 +1,7 @@
 """Compaction: truncation behind a snapshot, never past what anybody still needs."""
 
 from strandline.errors import UsageError
+from strandline.failpoint import reach
 from strandline.persist.backend import AtomicBackend, Backend, Truncate
 from strandline.persist.event import ProjectionState, Storable
 from strandline.persist.hold import hold_floor
@@ -40,6 +41,7 @@ def compact(
     """
     guard("stream", check_name("stream", stream))
     state = checkpoint(b, stream, name, step, seed, version=version, upcasters=upcasters)
+    reach("compact.checkpointed")
     _truncate_covered(atomic(b), stream, state.seq)
     return state
 

@@ -133,12 +133,20 @@ def consumer_drop(b: Backend, name: str) -> None:
     atomic(b).commit([], [Delete(_key(name)), hold_delete(kept["stream"], _hold_name(name))])
 
 
-def move_cursor(b: AtomicBackend, move: MoveCursor) -> tuple[list[Expectation], list[Write]] | Conflict:
-    """A MoveCursor in terms of the backend: it rests on the cursor being where this holder knows it."""
+def move_cursor(
+    b: AtomicBackend, move: MoveCursor, *, is_repeat: bool = False
+) -> tuple[list[Expectation], list[Write]] | Conflict:
+    """A MoveCursor in terms of the backend: it rests on the cursor being where this holder knows it.
+
+    As a repeat of what was done already it is never a Conflict, and cannot be done anew from another place.
+    """
     c = move.consumer
     if not isinstance(c, Consumer):
         raise UsageError(f"MoveCursor of {c!r:.80}", hint="it takes what consumer(b, name, stream) returned")
     check_seq("seq", move.seq)
+    moved = Consumer(c.backend, c.name, c.stream, c.lineage, move.seq)
+    if is_repeat:
+        return [ExpectKey(_key(c.name), ABSENT)], _puts(moved)
     kept = b.kv_get(_key(c.name))
     if kept != c.stored:
         return _moved(c, ABSENT if kept is None else kept)
@@ -149,13 +157,12 @@ def move_cursor(b: AtomicBackend, move: MoveCursor) -> tuple[list[Expectation], 
             f"consumer {c.name!r} acknowledges seq {move.seq} of {c.stream!r}, whose last seq is {last}",
             hint="acknowledge what poll gave",
         )
-    moved = Consumer(c.backend, c.name, c.stream, c.lineage, move.seq)
     return [ExpectKey(_key(c.name), c.stored)], _puts(moved)
 
 
 def advance(move: MoveCursor) -> None:
     """The commit is done: this holder knows it."""
-    move.consumer.seq = move.seq
+    move.consumer.seq = max(move.consumer.seq, move.seq)  # a repeat does not take it back
 
 
 def _page(b: AtomicBackend, c: Consumer, limit: int) -> list[Event]:

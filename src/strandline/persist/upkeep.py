@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.errors import CorruptionError, UsageError
+from strandline.failpoint import reach
 from strandline.persist.audit import audit, checked
 from strandline.persist.backend import Backend, Damage, Inspectable, Portable
 from strandline.persist.consumer import consumers
@@ -43,17 +44,20 @@ def backup(b: Backend, path: str | Path) -> dict[str, int]:
     if target.exists():
         raise UsageError(f"{target} is there already", hint="name a file that does not exist")
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    _remove(partial)  # a crash of a process with this very id has left it
     try:
         copy = SqliteBackend(partial)
         try:
             counts = dict(copy.load(checked(source.dump())))
+            reach("backup.filled")
             copy.seal()
         finally:
             copy.close()
+        reach("backup.sealed")
         partial.rename(target)
+        reach("backup.named")
     finally:
-        for leftover in target.parent.glob(partial.name + "*"):
-            leftover.unlink()
+        _remove(partial)
     _sync_folder(target.parent)
     return counts
 
@@ -122,6 +126,11 @@ def _portable(b: Backend, verb: str) -> Portable:
             hint=f"run `strandline persist {verb}` beside the host, on its own store",
         )
     return b
+
+
+def _remove(partial: Path) -> None:
+    for leftover in partial.parent.glob(partial.name + "*"):
+        leftover.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

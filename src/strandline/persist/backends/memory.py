@@ -27,7 +27,7 @@ from strandline.persist.commit import (
     row_of,
 )
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
+from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, ONCE, reserved_prefix
 from strandline.persist.value import MAX_SEQ, check_limit, decode, is_within
 
 FORMAT = 1
@@ -127,8 +127,8 @@ class MemoryBackend:
         target.truncated_through = n
 
     def rewrite(self, stream: str, seq: int, text: str, sum_: int) -> None:
-        type_, at, _, _ = self._streams[stream].rows[seq]
-        self._streams[stream].rows[seq] = (type_, at, text, sum_)
+        if row := self._streams[stream].rows.get(seq):  # else the same commit has truncated it
+            self._streams[stream].rows[seq] = (row[0], row[1], text, sum_)
 
     def keep_marker(self, scope: str, step: PutText) -> None:
         self.put(step)
@@ -276,6 +276,8 @@ class MemoryBackend:
                 counts[kind] = counts.get(kind, 0) + 1
                 if kind == "key":
                     filled._keys[body[0]] = body[1:]
+                    if body[0].startswith(reserved_prefix(ONCE, COMMIT_SCOPE)):
+                        filled._commit_markers.append(body[0])
                 elif kind == "stream":
                     stream = filled._streams.setdefault(body[0], _Stream())
                     stream.last_seq, stream.truncated_through = body[1:]
@@ -286,6 +288,7 @@ class MemoryBackend:
                     row = row_of(GLOBAL, "pointer", at, {"stream": name, "seq": seq})
                     filled._streams[GLOBAL].rows[position] = (row.type, row.at, row.text, row.crc + position)
             self._keys, self._streams = filled._keys, filled._streams
+            self._commit_markers = filled._commit_markers
         return counts
 
     def scrub(self, *, rewrite: bool = False) -> None:

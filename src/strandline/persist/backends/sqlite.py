@@ -78,7 +78,6 @@ class SqliteBackend:
             busy_timeout_s=busy_timeout_s,
             read_only=read_only,
         )
-        self._lineage = str(self._writer.execute("SELECT value FROM meta WHERE name = 'lineage'").get)
         self._writing = threading.RLock()
         self._group = GroupCommit(self._commit_group)
         self._names = Names()  # the writer's: holds what is not committed yet
@@ -90,6 +89,7 @@ class SqliteBackend:
         self._poisoned: str | None = None
         self._is_closed = False
         self._counts = {"commits": 0, "conflicts": 0}
+        self._lineage = self._read_lineage()
 
     # Writing
 
@@ -102,7 +102,9 @@ class SqliteBackend:
         outcome = self._group.submit(prepared)
         reach("commit.acknowledged")
         if any(type(step) is Truncate for step in prepared.steps):
-            self._sweep()
+            # The commit is done, whatever becomes of this: what stays is hidden, and swept with the next one.
+            with suppress(StoreUnavailable):
+                self._sweep()
         return outcome
 
     def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
@@ -199,6 +201,14 @@ class SqliteBackend:
     def _connect(self) -> apsw.Connection:
         return connect(self._path, **self._options)  # type: ignore[arg-type]  # as they were given to us
 
+    def _read_lineage(self) -> str:
+        try:
+            with self._reader() as connection:
+                return str(connection.execute("SELECT value FROM meta WHERE name = 'lineage'").get)
+        except BaseException:
+            self.close()
+            raise
+
     def last_seq(self, stream: str) -> int:
         return self._head(stream)[0]
 
@@ -233,7 +243,8 @@ class SqliteBackend:
     ) -> Iterator[Event]:
         most = min(check_limit(limit), PAGE_ROWS)
         first, last = max(first, 1), min(last, SEQ_MASK)
-        if first > last or most == 0:
+        most = min(most, last - first + 1)  # a limit ends a walk before the row, and the page, after its last
+        if most <= 0:
             return iter(())
         if stream == GLOBAL:
             return self._pointers(first, last, most, type, start, end)
@@ -559,8 +570,12 @@ class SqliteBackend:
 
 
 def _decided(tx: SqliteTransaction, prepared: Prepared) -> Outcome | BaseException:
-    """One commit of a group. It raises before its first write, so the others are not touched."""
+    """One commit of a group. It raises before its first write, so the others are not touched; if it has
+    written all the same (a stream is full), only undoing the whole group undoes it."""
+    before = tx.changes()
     try:
         return decide(tx, prepared)
     except StrandlineError as error:
+        if tx.changes() != before:
+            raise
         return error

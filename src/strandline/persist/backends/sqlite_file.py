@@ -11,7 +11,15 @@ from typing import Final
 import apsw
 import apsw.sqlite_extra
 
-from strandline.errors import NotFoundError, StoreUnavailable, UnsupportedFormat, UsageError
+from strandline.errors import (
+    EventCorrupt,
+    NotFoundError,
+    StoreUnavailable,
+    StrandlineError,
+    UnsupportedFormat,
+    UsageError,
+)
+from strandline.persist.backends.sqlite_read import is_damage
 
 APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a store
 RESERVED_BYTES: Final = 8  # of each page, for its checksum
@@ -31,27 +39,31 @@ def open_file(
         )
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="name a file in it")
+    connection: apsw.Connection | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = connect(
             path, synchronous=synchronous, busy_timeout_s=busy_timeout_s, read_only=read_only
         )
-    except (apsw.CantOpenError, OSError) as error:
-        raise StoreUnavailable(
-            f"the store at {path} cannot be opened: {error}", hint="check folder and rights"
-        ) from error
-    try:
         _settle_format(connection, path, busy_timeout_s, read_only)
         _refuse_without_checksums(connection, path)
-    except apsw.NotADBError as error:
-        connection.close()
-        raise UsageError(
-            f"{path} is no SQLite file", hint="name a Strandline store, or a file that is not there"
-        ) from error
-    except BaseException:
-        connection.close()
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, (apsw.Error, OSError)) and not isinstance(error, apsw.SQLError):
+            raise _refusal(path, error) from error
         raise
     return connection
+
+
+def _refusal(path: Path, error: Exception) -> StrandlineError:
+    if isinstance(error, apsw.NotADBError):
+        return UsageError(
+            f"{path} is no SQLite file", hint="name a Strandline store, or a file that is not there"
+        )
+    if isinstance(error, apsw.Error) and is_damage(error):
+        return EventCorrupt(path.name, 0, f"a page of the file is damaged ({error})")
+    return StoreUnavailable(f"the store at {path} cannot be opened: {error}", hint="check folder and rights")
 
 
 def connect(
@@ -154,7 +166,7 @@ def _in_wal_mode(connection: apsw.Connection, busy_timeout_s: float) -> None:
 
 
 def _refuse_without_checksums(connection: apsw.Connection, path: Path) -> None:
-    if connection.reserve_bytes() != RESERVED_BYTES or not connection.pragma("checksum_verification"):
+    if connection.reserve_bytes() != RESERVED_BYTES or str(connection.pragma("checksum_verification")) != "1":
         raise StoreUnavailable(
             f"the store at {path} has no page checksums",
             hint="copy it through backup and restore, which gives it them",

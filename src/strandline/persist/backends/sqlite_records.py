@@ -8,6 +8,9 @@ import apsw
 from strandline.persist.backend import Record
 from strandline.persist.backends.sqlite_read import trimmed
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.reserved import COMMIT_SCOPE, ONCE, reserved_prefix
+
+_COMMIT_MARKERS = reserved_prefix(ONCE, COMMIT_SCOPE)
 
 
 def dumped(connection: apsw.Connection, lineage: str, *, raw: bool) -> Iterator[Record]:
@@ -60,6 +63,8 @@ class Loader:
             elif kind == "key":
                 rows[kind].append(body)
         self._connection.executemany("INSERT INTO keys VALUES (?, ?, ?)", rows["key"])
+        markers = [(key,) for key, *_ in rows["key"] if key.startswith(_COMMIT_MARKERS)]
+        self._connection.executemany("INSERT INTO commit_markers (key) VALUES (?)", markers)
         self._connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", rows["event"])
         self._connection.executemany("INSERT INTO pointers VALUES (?, ?, ?, ?)", rows["pointer"])
 

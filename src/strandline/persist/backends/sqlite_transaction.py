@@ -34,6 +34,7 @@ class SqliteTransaction:
     def __init__(self, connection: apsw.Connection, names: Names) -> None:
         self._run = connection.execute
         self._run_many = connection.executemany
+        self.changes = connection.total_changes
         self._names = names
         self.truncated = False
 

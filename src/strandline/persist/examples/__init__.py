@@ -1,0 +1,1 @@
+"""Worked examples of the event store. They are shipped, and certified on every backend."""

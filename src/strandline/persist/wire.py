@@ -1,0 +1,168 @@
+"""The store over HTTP: the requests and answers of durable.py as bytes, for the client and the host alike.
+
+    POST {url}/v1/persist            HTTP/1.1, connections are kept
+    Authorization: Bearer …          if there is a token
+    X-Strandline-Scratch: name       only at a host for tests, which keeps an empty store for each name
+
+A request and its answers, in the encoding of value.py:
+
+    {"args":["cart-1"],"op":"persist/last-seq"}
+    {"result":3}
+    {"conflict":[2,3,"STALE","cart-1"]}                             expected, actual, reason, name
+    {"compacted":["cart-1",2],"conflict":["k",null,"KEY_REUSED","cart-1"]}    `actual` is a Compacted
+    {"details":{"hint":…},"error":"not_storable","message":…}       with 4xx or 5xx: raised as that class
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from strandline.errors import KINDS, OutcomeUnknown, ProtocolError, StrandlineError, UsageError, rebuild_error
+from strandline.persist.backend import Delete, ExpectSeq, Redact, Truncate
+from strandline.persist.commit import Prepared, PutText
+from strandline.persist.event import Compacted, Conflict, Event
+from strandline.persist.value import decode, encode_wire
+
+PATH: Final = "/v1/persist"
+SCRATCH_HEADER: Final = "X-Strandline-Scratch"
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+# An answer has the events of a commit in another form than the request, longer by at most this for each.
+ANSWER_BYTES_PER_EVENT: Final = 40
+
+_HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]+")
+
+
+def check_token(token: object) -> str:
+    """`token` itself, if it can stand in a header."""
+    return header_value("token", token)
+
+
+def header_value(what: str, value: object) -> str:
+    if type(value) is str and _HEADER_SAFE.fullmatch(value):
+        return value
+    raise UsageError(  # it does not show the value: it may be a secret
+        f"the {what} is empty or has a character that no header takes",
+        hint="use printable ASCII without spaces",
+    )
+
+
+# Answers
+
+
+def read_answer(status: int, text: bytes) -> Any:
+    """What an answer says: a result or a Conflict, or it is raised. Anything else is a ProtocolError."""
+    try:
+        answer = decode(text)
+    except (ValueError, RecursionError) as error:
+        raise _no_answer(status, text) from error
+    match answer:
+        case {"result": result} if status == 200 and len(answer) == 1:
+            return result
+        case {
+            "conflict": [expected, actual, ("STALE" | "EXISTS" | "KEY_REUSED") as reason, str() as name]
+        } if status == 200:
+            match answer.get("compacted"):
+                case [str() as stream, int() as seq]:
+                    actual = Compacted(stream, seq)
+            return Conflict(expected, actual, reason, name)
+        case {"error": str() as kind, "message": str() as message, "details": dict() as details} if (
+            status >= 400
+        ):
+            raise _error_of(status, kind, message, details)
+    raise _no_answer(status, text)
+
+
+def conflict_answer(conflict: Conflict) -> bytes:
+    actual, answer = conflict.actual, {}
+    if isinstance(actual, Compacted):
+        answer["compacted"], actual = [actual.stream, actual.seq], None
+    answer["conflict"] = [conflict.expected, actual, conflict.reason, conflict.name]
+    return encode_wire(answer)
+
+
+def error_answer(error: StrandlineError) -> bytes:
+    details = {name: _sendable(fact) for name, fact in error.facts.items()}
+    return encode_wire({"error": error.kind, "message": _sendable(error.message), "details": details})
+
+
+def event_text(event: Event) -> str:
+    """An event as `encode` writes it; its data, mostly without special forms, by the quick encoder."""
+    names = [encode_wire(part).decode() for part in (event.stream, event.seq, event.type, event.at)]
+    return '{"$event":[' + ",".join(names) + "," + encode_wire(event.data).decode() + "]}"
+
+
+def _sendable(fact: Any) -> Any:
+    fact = list(fact) if isinstance(fact, tuple) else fact
+    try:
+        encode_wire([fact])
+    except StrandlineError:
+        return ascii(fact)
+    return fact
+
+
+def _error_of(status: int, kind: str, message: str, details: Mapping[str, Any]) -> StrandlineError:
+    if kind in KINDS:
+        try:
+            error = rebuild_error(KINDS[kind], (message,), details)
+        except TypeError:
+            return ProtocolError(f"the host answered {status} {kind}: {message}")
+        if isinstance(error, OutcomeUnknown):
+            error.once = tuple(error.once) if error.once else None  # a tuple travels as a list
+        return error
+    return ProtocolError(
+        f"the host answered {status} {kind}: {message}",
+        hint="look at the host's log; a write may or may not have been stored",
+    )
+
+
+def _no_answer(status: int, text: bytes) -> ProtocolError:
+    shown = text[:80].decode(errors="replace")
+    what = f"status {status} and {shown!r}" if text else f"status {status} and no body"
+    if 300 <= status < 400:
+        return ProtocolError(
+            f"the host answered with {what}", hint="redirects are not followed: give that URL"
+        )
+    return ProtocolError(
+        f"the host answered with {what}", hint="see that the URL leads to `strandline persist serve`"
+    )
+
+
+# Requests
+
+
+def commit_body(prepared: Prepared) -> bytes:
+    """The request of a commit, of what `prepare` has encoded: the very bytes that encode_wire would give."""
+    expected = [
+        f'["seq",{_text(expectation.stream)},{expectation.seq}]'
+        if isinstance(expectation, ExpectSeq)
+        else f'["key",{_text(expectation.key)},{_ABSENT if text is None else text}]'
+        for expectation, text in zip(prepared.preconditions, prepared.expected_texts, strict=True)
+    ]
+    once = "null" if prepared.once is None else _text(list(prepared.once))
+    writes = ",".join(_write_texts(prepared))
+    return f'{{"args":[[{",".join(expected)}],[{writes}],{once}],"op":"persist/commit"}}'.encode()
+
+
+_ABSENT: Final = '{"$absent":[]}'
+
+
+def _write_texts(prepared: Prepared) -> Iterable[str]:
+    for step in prepared.steps:
+        if isinstance(step, PutText):
+            yield f'["put",{_text(step.key)},{step.text}]'
+        elif isinstance(step, tuple):
+            stream, rows = step
+            start = f'["append",{_text(stream)},'
+            for row in rows:
+                end = ",true]" if row.globally else ",false]"
+                yield f"{start}{_text(row.type)},{_text(row.at)},{row.text}{end}"
+        elif type(step) is Delete:
+            yield _text(["delete", step.key])
+        elif type(step) is Truncate:
+            yield _text(["truncate", step.stream, step.n])
+        elif type(step) is Redact:
+            yield _text(["redact", step.stream, step.seq, list(step.path)])
+
+
+def _text(value: Any) -> str:
+    return encode_wire(value).decode()

@@ -1,0 +1,1 @@
+"""Hosts over HTTP. Nothing is imported here: each needs the extra `server`."""

@@ -1,0 +1,227 @@
+"""The event store over HTTP: `POST /v1/persist` takes the requests of persist/durable.py.
+
+Operations run in threads, so that commits of many callers share a transaction. Long polls run in slices in
+threads of their own: however many there are, they never keep a commit waiting. `GET /healthz` tells that the
+store answers.
+"""
+
+import asyncio
+import hmac
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from strandline.errors import (
+    CorruptionError,
+    HeldError,
+    HistoryGap,
+    NotFoundError,
+    ProtocolError,
+    SequenceError,
+    SnapshotMismatch,
+    StrandlineError,
+    UnavailableError,
+    UnknownOp,
+    UsageError,
+)
+from strandline.persist.value import encode_wire
+from strandline.persist.wire import (
+    MAX_BODY_BYTES,
+    PATH,
+    SCRATCH_HEADER,
+    check_token,
+    error_answer,
+)
+from strandline.server.requests import Call, read_request, run
+from strandline.server.stores import Stores
+
+THREADS: Final = 64
+WAIT_THREADS: Final = 64
+LONGEST_WAIT_S: Final = 25.0
+LONGEST_READ_S: Final = 300.0
+_SLICE_S: Final = 1.0
+_CROWDED_SLICE_S: Final = 0.05
+
+# By group, what the caller does next; the first that fits.
+_STATUS: Final[tuple[tuple[type[StrandlineError], int], ...]] = (
+    (UnknownOp, 404),
+    (UsageError, 400),
+    (NotFoundError, 404),
+    (SequenceError, 409),
+    (HistoryGap, 409),
+    (SnapshotMismatch, 409),
+    (HeldError, 409),
+    (UnavailableError, 503),
+    (ProtocolError, 502),
+    (CorruptionError, 500),
+)
+
+_log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
+
+
+def persist_app(stores: Stores, *, token: str | None = None) -> "PersistHost":
+    """An ASGI application over what `stores` opens. Without a token it answers everyone who reaches it."""
+    return PersistHost(stores, None if token is None else check_token(token))
+
+
+class PersistHost:
+    """The application. To end it: `stop` has the long polls answer, `close` lets go of threads and stores."""
+
+    def __init__(self, stores: Stores, token: str | None) -> None:
+        self._stores = stores
+        self._authorization = None if token is None else f"Bearer {token}".encode()
+        self._threads = ThreadPoolExecutor(THREADS, "persist")
+        self._wait_threads = ThreadPoolExecutor(WAIT_THREADS, "persist-wait")
+        self._waiting = 0
+        self._is_stopping = threading.Event()
+        routes = [
+            Route(PATH, self._persist, methods=["POST"]),
+            Route("/healthz", self._healthz, methods=["GET"]),
+        ]
+        self._app = Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+    def stop(self) -> None:
+        """Have long polls answer now; may be called from a signal handler."""
+        self._is_stopping.set()
+
+    def close(self) -> None:
+        self._is_stopping.set()
+        self._threads.shutdown(cancel_futures=True)
+        self._wait_threads.shutdown(cancel_futures=True)
+        self._stores.close()
+
+    async def _persist(self, request: Request) -> Response:
+        try:
+            self._authorize(request)
+            async with asyncio.timeout(LONGEST_READ_S):
+                body = await _read_body(request)
+            return _answer(await self._respond(request.headers.get(SCRATCH_HEADER), body))
+        except TimeoutError:
+            return _told(_Refused(408, UsageError("the body did not come in time", hint="send it again")))
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        except Exception as error:  # noqa: BLE001  # whatever it is, the caller gets an answer
+            return _told(error)
+
+    async def _respond(self, scratch: str | None, body: bytes) -> bytes:
+        done = await self._in_thread(self._threads, partial(self._run, scratch, body))
+        return done if isinstance(done, bytes) else await self._wait(scratch, *done.args)
+
+    def _run(self, scratch: str | None, body: bytes) -> bytes | Call:
+        """The answer, or the call itself if it is one that waits."""
+        call = read_request(body)
+        if call.op == "persist/wait":
+            return call
+        with self._stores.use(scratch) as store:
+            return run(store, call)
+
+    async def _wait(self, scratch: str | None, stream: str, after: int, timeout_s: float) -> bytes:
+        until = asyncio.get_running_loop().time() + min(timeout_s, LONGEST_WAIT_S)
+        self._waiting += 1
+        try:
+            while True:
+                longest_s = _SLICE_S if self._waiting <= WAIT_THREADS else _CROWDED_SLICE_S
+                left_s = max(0.0, until - asyncio.get_running_loop().time())
+                slice_s = 0.0 if self._is_stopping.is_set() else min(left_s, longest_s)
+                work = partial(self._wait_slice, scratch, stream, after, slice_s)
+                mark = await self._in_thread(self._wait_threads, work)
+                if mark > after or left_s <= slice_s or self._is_stopping.is_set():
+                    return encode_wire({"result": mark})
+        finally:
+            self._waiting -= 1
+
+    def _wait_slice(self, scratch: str | None, stream: str, after: int, slice_s: float) -> int:
+        with self._stores.use(scratch) as store:
+            return store.wait(stream, after, timeout_s=slice_s)
+
+    async def _healthz(self, _: Request) -> Response:
+        """200 if the store answers; it tells nothing, so it needs no token."""
+        try:
+            if not self._stores.is_scratch:
+                await self._in_thread(self._threads, self._look)
+        except Exception as error:  # noqa: BLE001  # as above
+            return _told(error)
+        return _answer(b'{"status":"ok"}')
+
+    def _look(self) -> None:
+        with self._stores.use(None) as store:
+            store.last_seq("healthz")
+
+    async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    def _authorize(self, request: Request) -> None:
+        if self._authorization is None:
+            return
+        given = request.headers.get("Authorization", "").encode("latin-1", errors="replace")
+        if not hmac.compare_digest(given, self._authorization):
+            error = UsageError("the token is missing or wrong", hint="pass the token that the host was given")
+            raise _Refused(401, error, {"WWW-Authenticate": "Bearer"})
+
+
+class _Refused(Exception):
+    """A request that is not looked at; what it is told has a status of its own."""
+
+    def __init__(self, status: int, error: StrandlineError, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status)
+        self.status, self.error, self.headers = status, error, headers
+
+
+async def _read_body(request: Request) -> bytes:
+    """The body; what is too long is refused before it is read."""
+    declared = request.headers.get("Content-Length", "0")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise _too_long(int(declared))
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise _too_long(size)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_long(size: int) -> _Refused:
+    error = UsageError(
+        f"a request of {size:,} bytes is over the limit of {MAX_BODY_BYTES:,}", hint="split it into several"
+    )
+    return _Refused(413, error, {"Connection": "close"})
+
+
+def _answer(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _told(error: Exception) -> Response:
+    """What the caller is told. Of an error that is none of ours, that it happened: the log has the inside."""
+    if isinstance(error, _Refused):
+        return _answer(error_answer(error.error), error.status, error.headers)
+    if isinstance(error, StrandlineError):
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+        return _answer(error_answer(error), status)
+    _log.error("a request failed", exc_info=error)
+    answer = {"error": "internal", "message": f"the host failed with {type(error).__name__}", "details": {}}
+    return _answer(encode_wire(answer), 500)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    told: StrandlineError = (
+        NotFoundError(f"there is nothing at {request.url.path}", hint=f"the store is at {PATH}")
+        if error.status_code == 404
+        else UsageError(f"{request.method} {request.url.path}: {error.detail}", hint=f"POST to {PATH}")
+    )
+    return _answer(error_answer(told), error.status_code, dict(error.headers or {}))

@@ -1,0 +1,205 @@
+"""One way to open every kind of store: `open_backend(kind, folder)`, and `place_of` for other processes.
+
+The Postgres is a throw-away server, started by the first test that needs it and gone at the end. The remote
+is a real host in a process of its own over SQLite stores: one that tests share, and `host_of(folder)` for
+those that kill it. What the machine lacks is skipped aloud; with CI=true it fails.
+"""
+
+import importlib
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
+
+import pytest
+
+from strandline.conformance.scratch_postgres import ScratchPostgres
+from strandline.errors import StrandlineError
+from strandline.persist import open_store
+from strandline.persist.backend import AtomicBackend
+
+KINDS: Final = ("memory", "sqlite", "postgres", "remote")
+DURABLE_KINDS: Final = ("sqlite", "postgres", "remote")
+HOST_READY_S: Final = 30
+
+_MODULES: Final = {
+    "postgres": ("strandline.persist.backends.postgres",),
+    "remote": ("strandline.persist.backends.remote", "strandline.cli", "strandline.server"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a store is, in a form that another process can open."""
+
+    target: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def open(self, **options: Any) -> AtomicBackend:
+        return open_store(self.target, **self.options, **options)
+
+
+class Host:
+    """`strandline persist serve` over one SQLite store, in a process that can be killed and started again."""
+
+    def __init__(self, folder: Path, *, scratch: bool = False) -> None:
+        self.folder = folder
+        self.store = folder / "host.db"
+        self.url = ""
+        self._options = ["--scratch"] if scratch else []
+        self._log = folder / "host.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, failpoint: str = "") -> None:
+        """Start it where it was before, so that clients find it again; `failpoint` is where it will die."""
+        assert self._process is None, "start() of a host that runs"
+        port = self.url.rpartition(":")[2] or "0"
+        command = [sys.executable, "-m", "strandline", "persist", "serve"]
+        command += ["--store", str(self.store), "--port", port, *self._options]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "STRANDLINE_FAILPOINT": failpoint, "PYTHONUNBUFFERED": "1"},
+            )
+        self.url = self._read_url()
+
+    def kill(self) -> None:
+        """Kill it as a crash would; one that is dead already is fine."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(HOST_READY_S)
+            assert process.stdout is not None
+            process.stdout.close()
+
+    def died(self, timeout_s: float = 30) -> bool:
+        """Whether it has ended by itself within that time."""
+        assert self._process is not None
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self._process.poll() is not None
+
+    def _read_url(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        until, said = time.monotonic() + HOST_READY_S, b""
+        while b"\n" not in said.partition(b"listening on ")[2]:
+            left_s = max(until - time.monotonic(), 0)
+            is_readable = bool(select.select([self._process.stdout], [], [], left_s)[0])
+            more = os.read(self._process.stdout.fileno(), 4096) if is_readable else b""
+            if not more:
+                self.kill()
+                log = self._log.read_text(errors="replace")[-2000:]
+                pytest.fail(f"the host did not come up; it said {said!r} and logged:\n{log}")
+            said += more
+        return said.partition(b"listening on ")[2].split()[0].decode()
+
+
+_hosts: dict[Path, Host] = {}
+_servers: list[ScratchPostgres] = []
+_shared_hosts: list[Host] = []
+
+
+def open_backend(kind: str, folder: Path) -> AtomicBackend:
+    """The store of this kind in `folder`, made if it is not there; opened again, it is the same store."""
+    return open_store() if kind == "memory" else place_of(kind, folder).open()
+
+
+def place_of(kind: str, folder: Path) -> Place:
+    """Where the durable store of this kind in `folder` is."""
+    if kind == "sqlite":
+        return Place(str(folder / "store.db"))
+    _require(kind)
+    if kind == "postgres":
+        return Place(postgres().url, {"schema": _name_of(folder)})
+    assert kind == "remote", f"there is no kind {kind!r}"
+    return Place(_shared_host().url, {"scratch": _name_of(folder)})
+
+
+def _name_of(folder: Path) -> str:
+    return "s" + sha256(str(folder).encode()).hexdigest()[:16]
+
+
+def _shared_host() -> Host:
+    """A host with a store for each name, for the tests that do not kill it: starting one takes a second."""
+    if not _shared_hosts:
+        host = Host(Path(tempfile.mkdtemp(prefix="strandline-host-")), scratch=True)
+        host.start()
+        _shared_hosts.append(host)
+    return _shared_hosts[0]
+
+
+def host_of(folder: Path) -> Host:
+    """A host of its own over the store in `folder`, started if it is not: it may be killed."""
+    _require("remote")
+    if folder not in _hosts:
+        host = Host(folder)
+        host.start()
+        _hosts[folder] = host
+    return _hosts[folder]
+
+
+def postgres() -> ScratchPostgres:
+    """The one throw-away server of this run."""
+    if not _servers:
+        try:
+            server = ScratchPostgres()
+        except StrandlineError as error:
+            lacks(f"{error}")
+        server.start()
+        _servers.append(server)
+    return _servers[0]
+
+
+def lacks(what: str) -> NoReturn:
+    """This machine cannot run the test."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must have every backend: {what}")
+    pytest.skip(what)
+
+
+def _require(kind: str) -> None:
+    for module in _MODULES[kind]:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            lacks(f"no {kind} backend: {error}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> str:
+    """The URL of a throw-away Postgres that the whole run shares: make a schema of your own in it."""
+    return postgres().url
+
+
+@pytest.fixture(autouse=True)
+def _end_hosts() -> Iterator[None]:
+    yield
+    while _hosts:
+        _hosts.popitem()[1].kill()
+
+
+def pytest_sessionfinish() -> None:
+    while _servers:
+        _servers.pop().close()
+    while _shared_hosts:
+        host = _shared_hosts.pop()
+        host.kill()
+        shutil.rmtree(host.folder)
+
+
+def as_any(value: object) -> Any:
+    """For calls that are wrong on purpose."""
+    return cast("Any", value)
