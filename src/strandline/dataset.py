@@ -1,0 +1,496 @@
+"""Datasets: what columns they have, what may be added or widened, which row is refused and why.
+
+A dataset is a named set of rows with one schema that only grows. Its columns have one of these types:
+
+    string, int, bigint, float, double, boolean, timestamp (UTC microseconds), date, decimal(p,s), binary,
+    json
+
+`json` holds values of open shape (mappings, lists). Nothing is coerced: a value is stored as it is, or
+exactly in a wider type, or its row is refused with the column and both types named.
+"""
+
+import base64
+import binascii
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import orjson
+
+from strandline.errors import UsageError
+
+RESERVED_PREFIX: Final = "_sl_"
+ICEBERG_RESERVED: Final = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+)
+SOURCE: Final = "source"
+UNKNOWN_SOURCE: Final = "unknown"
+MAX_SOURCE_BYTES: Final = 240
+MAX_DECIMAL_DIGITS: Final = 38
+
+_SIMPLE: Final = frozenset(
+    {"string", "int", "bigint", "float", "double", "boolean", "timestamp", "date", "binary", "json"}
+)
+_DECIMAL: Final = re.compile(r"decimal\((\d{1,2}),\s*(\d{1,2})\)")
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
+_INT32: Final = range(-(2**31), 2**31)
+_INT64: Final = range(-(2**63), 2**63)
+_WIDER: Final = frozenset({("int", "bigint"), ("float", "double")})
+
+
+class SchemaBreaking(UsageError):
+    """A change that is not an addition: another type, a new required column, a removal."""
+
+    def __init__(self, dataset: str, column: str, found: str, wanted: str, *, row: int | None = None) -> None:
+        where = f"row {row}, " if row is not None else ""
+        super().__init__(
+            f"dataset {dataset!r}: {where}column {column!r} is {found}, which does not fit {wanted}",
+            hint="columns may be added and widened (int to bigint, float to double, more decimal digits); "
+            "for anything else start another dataset",
+        )
+        self.dataset, self.column, self.found, self.wanted, self.row = dataset, column, found, wanted, row
+
+
+class SourceInvalid(UsageError):
+    """A source that could never land."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A name, a type, and whether each row must have it."""
+
+    name: str
+    type: str
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        check_column_name(self.name)
+        check_type(self.name, self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A name and its columns, in the order in which they came. `version` grows by one with each change."""
+
+    name: str
+    columns: tuple[Column, ...] = ()
+    version: int = 0
+    source_columns: tuple[str, ...] = ()
+    identity: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_dataset_name(self.name)
+        names = [column.name for column in self.columns]
+        if len(set(names)) != len(names):
+            raise UsageError(f"dataset {self.name!r} names a column twice", hint="give each its own name")
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Strand:
+    """One dataset with one source: an ordered sequence of rows, numbered densely."""
+
+    dataset: str
+    source: str
+
+    @property
+    def ledger(self) -> str:
+        return f"strand/{self.dataset}/{encode_source(self.source)}"
+
+
+class Refusal(NamedTuple):
+    """Why a row is not acceptable."""
+
+    row: int
+    column: str
+    found: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}, column {self.column!r}: {self.found} does not fit {self.wanted}"
+
+
+class Accepted(NamedTuple):
+    """The verdict on a batch: the dataset as it must be for the good rows, those rows, and the refusals."""
+
+    dataset: Dataset
+    rows: list[Mapping[str, Any]]
+    refusals: list[Refusal]
+
+
+# Names
+
+
+def check_dataset_name(name: object) -> str:
+    if type(name) is str and _NAME.fullmatch(name):
+        return name
+    raise UsageError(
+        f"dataset {name!r:.80} is no name",
+        hint="a letter, then letters, digits, '_', '-' or '.', at most 128 characters",
+    )
+
+
+def check_column_name(name: object) -> str:
+    if type(name) is not str or not name or "\0" in name or len(name.encode(errors="replace")) > 255:
+        raise UsageError(f"column {name!r:.80} is no name", hint="a text of 1 to 255 bytes")
+    if name.lower().startswith(RESERVED_PREFIX) or name.lower() in ICEBERG_RESERVED:
+        raise UsageError(f"column {name!r} is reserved", hint="choose another name")
+    return name
+
+
+def check_source(source: object) -> str:
+    if type(source) is not str or not source:
+        raise SourceInvalid(
+            f"source {source!r:.80} is empty or no text", hint="name where the rows come from"
+        )
+    if "\0" in source or not _is_utf8(source):
+        raise SourceInvalid(
+            f"source {source!r:.80} has a character that cannot be stored", hint="leave it out"
+        )
+    if len(encode_source(source)) > MAX_SOURCE_BYTES:
+        raise SourceInvalid(
+            f"source {source[:40]!r}… has over {MAX_SOURCE_BYTES} bytes when encoded",
+            hint="use a shorter name",
+        )
+    return source
+
+
+def encode_source(source: str) -> str:
+    """A source as it stands in paths, keys and stream names. Different sources never give one text."""
+    return (
+        quote(source, safe="-_.~").replace(".", "%2E")
+        if source.strip(".") == ""
+        else quote(source, safe="-_.~")
+    )
+
+
+def decode_source(text: str) -> str:
+    return unquote(text)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Types
+
+
+def check_type(column: str, type_: object) -> str:
+    if type(type_) is str:
+        if type_ in _SIMPLE:
+            return type_
+        if (
+            (match := _DECIMAL.fullmatch(type_))
+            and 1 <= int(match[1]) <= MAX_DECIMAL_DIGITS
+            and int(match[2]) <= int(match[1])
+        ):
+            return type_
+    raise UsageError(
+        f"column {column!r} has the unknown type {type_!r:.80}",
+        hint=f"one of {', '.join(sorted(_SIMPLE))}, decimal(p,s)",
+    )
+
+
+def digits(type_: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type, None for any other."""
+    match = _DECIMAL.fullmatch(type_)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def type_of(value: object) -> str | None:
+    """The type that a column takes from its first value; None where it says nothing or cannot be stored."""
+    kind = type(value)
+    if kind is bool:
+        return "boolean"
+    if kind is int:
+        return "bigint" if value in _INT64 else None
+    if isinstance(value, Decimal):
+        return _decimal_type(value)
+    if isinstance(value, datetime):
+        return "timestamp" if value.tzinfo is not None else None
+    simple = {float: "double", str: "string", bytes: "binary", dict: "json", list: "json", date: "date"}
+    return simple.get(kind)
+
+
+def _decimal_type(value: Decimal) -> str | None:
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int):
+        return None  # NaN and infinities
+    scale = max(-exponent, 0)
+    whole = len(value.as_tuple().digits) + max(exponent, 0)
+    return f"decimal({MAX_DECIMAL_DIGITS},{scale})" if max(whole, scale) <= MAX_DECIMAL_DIGITS else None
+
+
+def widened(have: str, wanted: str) -> str | None:
+    """The type that safely holds both, None if there is none. It is never another scale, never text."""
+    if have == wanted or (wanted, have) in _WIDER:
+        return have
+    if (have, wanted) in _WIDER:
+        return wanted
+    mine, theirs = digits(have), digits(wanted)
+    if mine and theirs and mine[1] == theirs[1]:
+        return have if mine[0] >= theirs[0] else wanted
+    return None
+
+
+class Unfit(Exception):
+    """A value that a type does not hold as it is."""
+
+
+def stored(value: Any, type_: str) -> Any:
+    """`value` as a column of `type_` keeps it: itself, or what its text form stands for. Raises Unfit."""
+    kind = type(value)
+    if type_ == "json":
+        return _json_text(value)
+    if type_ in ("int", "bigint"):
+        if kind is int and value in (_INT32 if type_ == "int" else _INT64):
+            return value
+    elif type_ in ("float", "double"):
+        return _stored_float(value, type_)
+    elif type_ == "string":
+        if kind is str and _is_utf8(value):
+            return value
+    elif type_ == "boolean":
+        if kind is bool:
+            return value
+    elif type_ == "binary":
+        return value if kind is bytes else _stored_binary(value)
+    elif type_ == "timestamp":
+        return _stored_timestamp(value)
+    elif type_ == "date":
+        return _stored_date(value)
+    else:
+        return _stored_decimal(value, type_)
+    raise Unfit
+
+
+def _json_text(value: Any) -> str:
+    """Canonical, so that equal values hash alike: sorted keys, no spaces."""
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise Unfit from error
+    if orjson.loads(text) != value:  # orjson writes NaN as null, a tuple as a list, a time as text
+        raise Unfit
+    return text.decode()
+
+
+def _stored_float(value: Any, type_: str) -> float:
+    if type(value) is str and value in ("NaN", "Infinity", "-Infinity"):
+        value = float(value)
+    if type(value) is int and abs(value) <= 2**1023 and int(float(value)) == value:
+        value = float(value)
+    if type(value) is not float:
+        raise Unfit
+    if type_ == "float" and math.isfinite(value) and _float32(value) != value:
+        raise Unfit
+    return value
+
+
+def _float32(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.inf
+
+
+def _stored_binary(value: Any) -> bytes:
+    if type(value) is not str:
+        raise Unfit
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Unfit from error
+
+
+def _stored_timestamp(value: Any) -> datetime:
+    if type(value) is str:
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as error:
+            raise Unfit from error
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise Unfit
+    return value
+
+
+def _stored_date(value: Any) -> date:
+    if type(value) is str:
+        try:
+            return date.fromisoformat(value)
+        except ValueError as error:
+            raise Unfit from error
+    if type(value) is not date:
+        raise Unfit
+    return value
+
+
+def _stored_decimal(value: Any, type_: str) -> Decimal:
+    precision, scale = digits(type_) or (0, 0)
+    if type(value) is str:
+        try:
+            value = Decimal(value)
+        except ArithmeticError as error:
+            raise Unfit from error
+    if type(value) is int:
+        value = Decimal(value)
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise Unfit
+    exact = value.quantize(Decimal(1).scaleb(-scale)) if value.adjusted() + scale < precision else None
+    if exact is None or exact != value:
+        raise Unfit
+    return exact
+
+
+# Rows
+
+
+def accept(
+    dataset: Dataset,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    source: str | None = None,
+    max_row_bytes: int = 16 * 1024 * 1024,
+) -> Accepted:
+    """Judge every row: which are stored, as what, and how the dataset must grow for them.
+
+    A refused row grows nothing. The rows come back with their values as the columns keep them, and with
+    their source.
+    """
+    growth = _Growth(dataset)
+    good: list[Mapping[str, Any]] = []
+    refusals: list[Refusal] = []
+    for index, row in enumerate(rows):
+        made = growth.take(index, row, source, max_row_bytes)
+        if isinstance(made, Refusal):
+            refusals.append(made)
+        else:
+            good.append(made)
+    return Accepted(growth.result(), good, refusals)
+
+
+def source_of(dataset: Dataset, row: Mapping[str, Any], source: str | None) -> str:
+    """The argument of the call, else the first non-empty of the declared source columns, else `unknown`."""
+    if source is not None:
+        return source
+    for name in (SOURCE, *dataset.source_columns):
+        if row.get(name) not in (None, ""):
+            return str(row[name])
+    return UNKNOWN_SOURCE
+
+
+class _Growth:
+    """The columns as they were, and as the good rows so far need them."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._types = {column.name: column.type for column in dataset.columns}
+        self._required = [column.name for column in dataset.columns if column.required]
+
+    def take(
+        self, index: int, row: Mapping[str, Any], source: str | None, max_row_bytes: int
+    ) -> dict[str, Any] | Refusal:
+        if not isinstance(row, Mapping):
+            return Refusal(index, "", type(row).__name__, "a mapping of column to value")
+        made: dict[str, Any] = {}
+        needed: dict[str, str] = {}
+        size = 0
+        for name, value in row.items():
+            if name == SOURCE or value is None:
+                continue
+            found = self._place(index, name, value)
+            if isinstance(found, Refusal):
+                return found
+            type_, kept = found
+            if type_ != self._types.get(name):
+                needed[name] = type_
+            made[name] = kept
+            size += len(kept) if isinstance(kept, (str, bytes)) else 8
+        if size > max_row_bytes:
+            return Refusal(index, "", f"a row of {size:,} bytes", f"the limit of {max_row_bytes:,}")
+        for name in self._required:
+            if name not in made:
+                return Refusal(index, name, "missing", "a required column")
+        own = row.get(SOURCE)
+        if source is not None and own not in (None, source):
+            return Refusal(index, SOURCE, repr(own)[:80], f"the source of the call, {source!r}")
+        try:
+            made[SOURCE] = check_source(source_of(self._dataset, row, source))
+        except SourceInvalid as error:
+            return Refusal(index, SOURCE, error.message, "a source")
+        self._types.update(needed)
+        return made
+
+    def _place(self, index: int, name: Any, value: Any) -> tuple[str, Any] | Refusal:
+        """The type that the column must have for `value`, and `value` as it is kept."""
+        have = self._types.get(name)
+        if have is None:
+            try:
+                check_column_name(name)
+            except UsageError as error:
+                return Refusal(index, str(name)[:80], error.message, "a column name")
+        wanted = have or type_of(value)
+        if wanted is None:
+            return Refusal(index, name, _shown(value), "any column type")
+        for type_ in (wanted, *(_wider_than(wanted, value))):
+            try:
+                return type_, stored(value, type_)
+            except Unfit:
+                continue
+        return Refusal(index, name, _shown(value), wanted)
+
+    def result(self) -> Dataset:
+        known = {column.name for column in self._dataset.columns}
+        grown = tuple(replace(column, type=self._types[column.name]) for column in self._dataset.columns)
+        added = tuple(Column(name, type_) for name, type_ in self._types.items() if name not in known)
+        columns = (*grown, *added)
+        if columns == self._dataset.columns:
+            return self._dataset
+        return replace(self._dataset, columns=columns, version=self._dataset.version + 1)
+
+
+def _wider_than(type_: str, value: Any) -> Sequence[str]:
+    """The one type that `type_` may safely become for `value`."""
+    inferred = type_of(value)
+    wider = widened(type_, inferred) if inferred else None
+    return [wider] if wider and wider != type_ else []
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {value!r:.60}"
+
+
+# Growth
+
+
+def merged(have: Dataset, declared: Dataset) -> Dataset:
+    """`have` grown by what `declared` adds; anything but an addition is SchemaBreaking."""
+    columns = list(have.columns)
+    for column in declared.columns:
+        known = have.column(column.name)
+        if known is None:
+            if column.required and have.columns:
+                raise SchemaBreaking(have.name, column.name, "new and required", "rows that lack it")
+            columns.append(column)
+            continue
+        wider = widened(known.type, column.type)
+        if wider is None:
+            raise SchemaBreaking(have.name, column.name, column.type, known.type)
+        if column.required and not known.required:
+            raise SchemaBreaking(have.name, column.name, "required", "rows that may lack it")
+        columns[columns.index(known)] = Column(known.name, wider, known.required and column.required)
+    if tuple(columns) == have.columns:
+        return have
+    return replace(have, columns=tuple(columns), version=have.version + 1)
