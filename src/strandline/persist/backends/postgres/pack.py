@@ -1,0 +1,119 @@
+"""Arrays as Postgres reads them in binary, written by hand: several times quicker than item by item.
+
+Each class is a `bytes` that a dumper of its own hands on with the type's number, so it is a parameter like
+any other.
+"""
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import Any
+
+from psycopg import Connection
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+
+
+class Ints(bytes):
+    """bigint[]"""
+
+
+class Reals(bytes):
+    """double precision[]"""
+
+
+class Texts(bytes):
+    """text[]"""
+
+
+class Record(bytes):
+    """A value of a composite type, which the server knows from where it is used."""
+
+
+class _IntsDumper(Dumper):
+    format, oid = Format.BINARY, 1016
+
+    def dump(self, obj: Ints) -> Ints:
+        return obj
+
+
+class _RealsDumper(Dumper):
+    format, oid = Format.BINARY, 1022
+
+    def dump(self, obj: Reals) -> Reals:
+        return obj
+
+
+class _TextsDumper(Dumper):
+    format, oid = Format.BINARY, 1009
+
+    def dump(self, obj: Texts) -> Texts:
+        return obj
+
+
+class _RecordDumper(Dumper):
+    format, oid = Format.BINARY, 0
+
+    def dump(self, obj: Record) -> Record:
+        return obj
+
+
+def register(connection: Connection[Any]) -> None:
+    """Teach a connection these classes."""
+    connection.adapters.register_dumper(Ints, _IntsDumper)
+    connection.adapters.register_dumper(Reals, _RealsDumper)
+    connection.adapters.register_dumper(Texts, _TextsDumper)
+    connection.adapters.register_dumper(Record, _RecordDumper)
+
+
+def ints(values: Sequence[int | None]) -> Ints:
+    return Ints(_fixed(values, 20, "q")) if values else NO_INTS
+
+
+def reals(values: Sequence[float | None]) -> Reals:
+    return Reals(_fixed(values, 701, "d")) if values else NO_REALS
+
+
+def texts(values: Sequence[str | None]) -> Texts:
+    if not values:
+        return NO_TEXTS
+    encoded = [None if value is None else value.encode() for value in values]
+    parts = [_NULL if data is None else _SIZE.pack(len(data)) + data for data in encoded]
+    return Texts(_head(len(values), None in values, 25) + b"".join(parts))
+
+
+def record(*fields: Ints | Reals | Texts) -> Record:
+    parts = [_SIZE.pack(len(fields))]
+    for field in fields:
+        parts += (_FIELD.pack(_OIDS[type(field)], len(field)), field)
+    return Record(b"".join(parts))
+
+
+_OIDS = {Ints: 1016, Reals: 1022, Texts: 1009}
+_FIELD = struct.Struct(">ii")
+_SIZE = struct.Struct(">i")
+_NULL = _SIZE.pack(-1)
+
+
+def _fixed(values: Sequence[Any], oid: int, code: str) -> bytes:
+    if None in values:
+        one = struct.Struct(">i" + code)
+        items = (_NULL if value is None else one.pack(8, value) for value in values)
+        return _head(len(values), True, oid) + b"".join(items)
+    packed = _items(code, len(values)).pack(*chain.from_iterable(zip(repeat(8), values)))
+    return _head(len(values), False, oid) + packed
+
+
+@lru_cache(maxsize=64)
+def _items(code: str, count: int) -> struct.Struct:
+    return struct.Struct(">" + ("i" + code) * count)
+
+
+def _head(count: int, has_null: bool, oid: int) -> bytes:
+    return struct.pack(">iiiii", 1, has_null, oid, count, 1)
+
+
+NO_INTS = Ints(struct.pack(">iii", 0, 0, 20))
+NO_REALS = Reals(struct.pack(">iii", 0, 0, 701))
+NO_TEXTS = Texts(struct.pack(">iii", 0, 0, 25))
