@@ -8,7 +8,7 @@ export PYTHON
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow check docs format bench requirements clean
+.PHONY: help venv demo test test-slow check docs scoreboards format bench requirements clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,16 +33,20 @@ check: $(STAMP)  ## format, lint, types, layers: the part of CI that runs no tes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python -m strandline.conformance.publish --check
 
 docs: $(STAMP)  ## make docs/reference anew from the code
 	$(BIN)/python tools/reference.py
+
+scoreboards: $(STAMP)  ## certify our four backends and publish docs/conformance: ten minutes
+	$(BIN)/python -m strandline.conformance.publish
 
 format: $(STAMP)  ## format the code, and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## measure; results as JSON
-	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+bench: $(STAMP)  ## measure, in some minutes, and publish docs/benchmarks; BENCH_ARGS="--quick --out build" does not
+	$(BIN)/python -m benchmarks --out docs/benchmarks $(BENCH_ARGS)
 
 # PIN_ARGS="--upgrade" takes newer versions; without it only what pyproject.toml changed moves.
 PIN_ARGS ?=

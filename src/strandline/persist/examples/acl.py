@@ -1,7 +1,8 @@
 """Access grants on the event store: who may use a resource, and who could when.
 
-A subsystem that kept its grants in a mutable map lost them at a restart, had no history and lost updates in races.
-Here a grant or a revocation is an event in the stream of its resource, and the list of today is a fold:
+A subsystem that kept its grants in a mutable map lost them at a restart, had no history and lost updates in
+races. Here a grant or a revocation is an event in the stream of its resource, and the list of today is a
+fold:
 
     grant(b, "wiki", "ann", 1)
     can(b, "wiki", "ann")           # True
@@ -39,7 +40,7 @@ def revoke(b: Backend, resource: str, principal: str, at: Scalar) -> Event:
 
 
 def fold(principals: list[str], event: Event) -> list[str]:
-    """Grant adds once, at the end; revoke removes. What another version may append changes nobody's access."""
+    """Grant adds once, at the end; revoke removes. Events of other types change nobody's access."""
     if event.type not in (GRANTED, REVOKED):
         return principals
     principal = event.data["principal"]
@@ -60,7 +61,7 @@ def can(b: Backend, resource: str, principal: str) -> bool:
 
 
 def acl_view(resource: str) -> View:
-    """The fold as a view: attach it to the hub through which grants are published, and `can_fast` is a peek."""
+    """The fold as a view: attached to the hub that grants are published through, it keeps can_fast a peek."""
     return view(_view_name(resource), stream_for(resource), fold, [])
 
 
