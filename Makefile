@@ -21,8 +21,8 @@ venv: $(STAMP)  ## make .venv, or bring it up to date
 demo: $(STAMP)  ## see it work, in under a minute
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## run the tests, for example with PYTEST_ARGS="-n 4 tests/persist"
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(STAMP)  ## run the tests, for example with PYTEST_ARGS="tests/persist -k once"
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

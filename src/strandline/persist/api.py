@@ -30,6 +30,8 @@ def open_store(target: str | Path | Backend | None = None, **options: Any) -> At
     if isinstance(target, Path):
         return _open_sqlite(target, options)
     if not isinstance(target, str):
+        if not hasattr(target, "last_seq"):
+            raise UsageError(f"store {target!r:.80} is no backend", hint=f"one of {_SCHEMES}, or a backend")
         if options:
             raise UsageError(f"options {sorted(options)} for a backend that is open", hint="leave them out")
         return cast("AtomicBackend", target)

@@ -62,8 +62,8 @@ def append_multi(
 
 def commit(
     b: Backend,
-    preconditions: Sequence[Expectation],
-    writes: Sequence["Write | SaveSnapshot | MoveCursor"],
+    preconditions: Iterable[Expectation],
+    writes: Iterable["Write | SaveSnapshot | MoveCursor"],
     *,
     once: Once | None = None,
 ) -> Outcome:
@@ -72,8 +72,11 @@ def commit(
     See AtomicBackend.commit. SaveSnapshot and MoveCursor come back as a Conflict rather than go back.
     """
     store = atomic(b)
+    preconditions, writes = list(preconditions), list(writes)
+    own = {expectation.key for expectation in preconditions if isinstance(expectation, ExpectKey)}
     for write in writes:
         _guard_write(write)
+    _refuse_twice(writes)
     if once is not None and once[0] != COMMIT_SCOPE:
         guard("stream", once[0])
     while True:
@@ -90,9 +93,8 @@ def commit(
                 if isinstance(write, MoveCursor):
                     advance(write)
             return outcome
-        if outcome.name not in {
-            expectation.key for expectation in extra if isinstance(expectation, ExpectKey)
-        }:
+        inner = {expectation.key for expectation in extra if isinstance(expectation, ExpectKey)}
+        if outcome.name in own or outcome.name not in inner:
             return outcome
         # A snapshot or a cursor moved between our look at it and the commit: look again, which ends in a
         # Conflict of its own where it has gone past us.
@@ -120,6 +122,14 @@ def _guard_write(write: "Write | SaveSnapshot | MoveCursor") -> None:
             raise UsageError(
                 "a redaction needs its record", hint="call redact(b, stream, seq, path, at, reason=…)"
             )
+
+
+def _refuse_twice(writes: Sequence["Write | SaveSnapshot | MoveCursor"]) -> None:
+    """Two moves of one thing in one commit: the second would rest on what the first has not done yet."""
+    names = [("snapshot", write.name) for write in writes if isinstance(write, SaveSnapshot)]
+    names += [("consumer", write.consumer.name) for write in writes if isinstance(write, MoveCursor)]
+    if len(set(names)) != len(names):
+        raise UsageError("a commit moves one snapshot or cursor twice", hint="only to where it ends up")
 
 
 def _expand(

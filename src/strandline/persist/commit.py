@@ -12,7 +12,7 @@ A marker, the value under `$once/<scope>/<key>`:
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -32,8 +32,17 @@ from strandline.persist.backend import (
     Truncate,
     Write,
 )
-from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, ONCE, reserved_key
+from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, Storable, make_event
+from strandline.persist.reserved import (
+    COMMIT_SCOPE,
+    FLOOR,
+    GLOBAL,
+    HOLD,
+    ONCE,
+    SNAPSHOT,
+    SNAPSHOT_OF,
+    reserved_key,
+)
 from strandline.persist.value import (
     MAX_COMMIT_BYTES,
     MAX_SEQ,
@@ -114,9 +123,10 @@ class Prepared:
 
 
 def prepare(
-    preconditions: Sequence[Expectation], writes: Sequence[Write], once: Once | None = None
+    preconditions: Iterable[Expectation], writes: Iterable[Write], once: Once | None = None
 ) -> Prepared:
     """Check and encode everything, or raise before anything is written."""
+    preconditions, writes = list(preconditions), list(writes)
     expected_texts = [_expected_text(expectation) for expectation in preconditions]
     steps: list[Step] = []
     hashed: list[bytes] = []
@@ -128,19 +138,20 @@ def prepare(
                 stream, block = _check_appendable(write.stream), []
                 steps.append((stream, block))
             type_, at = check_name("type", write.type), check_at(write.at)
+            if type(write.globally) is not bool:
+                raise UsageError(f"globally is {write.globally!r:.80}", hint="True or False")
             data = encode(write.data)
-            size += len(data)
+            size += len(data) + len(stream) + len(type_)
             block.append(Row(type_, at, data.decode(), event_crc(stream, type_, at, data), write.globally))
             if once:
                 hashed.append(f"append\0{stream}\0{type_}\0{write.globally}\0".encode() + data)
         else:
             stream = None
             step, identity = _prepare_other(write)
-            if type(step) is PutText:
-                size += len(step.text)
+            size += len(identity)
             steps.append(step)
             if once:
-                hashed.append(identity)
+                hashed.append(_identity(write, identity))
     if size > MAX_COMMIT_BYTES:
         raise NotStorable(
             f"a commit of {size:,} bytes is over the limit of {MAX_COMMIT_BYTES:,}",
@@ -149,7 +160,9 @@ def prepare(
     if once is None:
         return Prepared(preconditions, expected_texts, writes, steps, size, None, "", "")
     scope, key = _check_once(once, steps)
-    digest = sha256(b"\0\0".join(hashed)).hexdigest()  # no part can hold two NULs in a row: JSON escapes them
+    digest = sha256(
+        b"\0\0".join(filter(None, hashed))
+    ).hexdigest()  # no part can hold two NULs in a row: JSON escapes them
     return Prepared(
         preconditions,
         expected_texts,
@@ -194,7 +207,7 @@ def _prepare_other(write: Write) -> tuple[Step, bytes]:
             check_name("stream", stream)
             if type(n) is not int:
                 raise UsageError(f"truncation point {n!r:.80} is no int", hint="give the last seq to remove")
-            return Truncate(stream, min(n, MAX_SEQ)), f"truncate\0{stream}\0{n}".encode()
+            return Truncate(stream, max(0, min(n, MAX_SEQ))), f"truncate\0{stream}\0{n}".encode()
         case Redact(stream, seq, path):
             check_name("stream", stream)
             check_seq("seq", seq, least=1)
@@ -204,6 +217,20 @@ def _prepare_other(write: Write) -> tuple[Step, bytes]:
                 )
             return Redact(stream, seq, list(path)), b"redact\0" + encode([stream, seq, list(path)])
     raise UsageError(f"{write!r:.80} is no write", hint="use Append, Put, Delete, Truncate or Redact")
+
+
+def _identity(write: Write, identity: bytes) -> bytes:
+    """What a repeat must have in common with the first: what the caller said, not what the store adds to it.
+
+    The store's own bookkeeping beside a snapshot or a cursor depends on what is there at the time.
+    """
+    if isinstance(write, (Put, Delete)) and write.key.startswith(
+        (FLOOR + "/", SNAPSHOT_OF + "/", HOLD + "/")
+    ):
+        return b""
+    if isinstance(write, Put) and write.key.startswith(SNAPSHOT + "/") and isinstance(write.value, dict):
+        return f"put\0{write.key}\0".encode() + encode(write.value.get("state"))
+    return identity
 
 
 def _check_once(once: Once, steps: list[Step]) -> Once:
@@ -216,6 +243,10 @@ def _check_once(once: Once, steps: list[Step]) -> Once:
             hint=f"the scope is a stream that the commit appends to, or {COMMIT_SCOPE!r}",
         )
     return scope, key
+
+
+class Repeated(list[Event]):
+    """The events of a commit whose `once` was known: nothing was written now."""
 
 
 class Transaction(Protocol):
@@ -267,7 +298,7 @@ def decide(tx: Transaction, prepared: Prepared) -> Outcome:
             mark = marks[stream] if stream in marks else tx.head(stream)[0]
             tx.add(stream, mark + 1, rows)
             for seq, (row, write) in enumerate(zip(rows, appends, strict=False), mark + 1):
-                events.append(Event(stream, seq, row.type, row.at, write.data))
+                events.append(make_event(stream, seq, row.type, row.at, write.data))
             marks[stream] = mark + len(rows)
         elif type(step) is PutText:
             tx.put(step)
@@ -330,10 +361,10 @@ def repeated_events(prepared: Prepared, runs: Sequence[Sequence[Any]]) -> list[E
     """The first result once more, from the marker and the caller's own data: also after truncation."""
     places = [(stream, first + i, at) for stream, first, at, count in runs for i in range(count)]
     appends = [write for write in prepared.writes if type(write) is Append]
-    return [
+    return Repeated(
         Event(stream, seq, write.type, at, write.data)
         for (stream, seq, at), write in zip(places, appends, strict=True)
-    ]
+    )
 
 
 def _redactions(tx: Transaction, prepared: Prepared) -> list[tuple[str, int, str, int]]:
@@ -374,8 +405,12 @@ def redacted(data: Storable, path: Sequence[str | int]) -> Storable:
 
 def append_with_seq(tx: Transaction, stream: str, event: Event) -> None:
     """The basic `append`: the event brings its seq, which must be the next one."""
+    if event.stream != stream:
+        raise UsageError(
+            f"an event of stream {event.stream!r} is no event of {stream!r}", hint="name one of them"
+        )
     mark = tx.head(stream)[0]
-    if event.seq != mark + 1:
+    if type(event.seq) is not int or event.seq != mark + 1:
         raise SequenceError(stream, seq=event.seq, last_seq=mark)
     at = check_at(event.at)
     tx.add(
@@ -426,30 +461,33 @@ class GroupCommit:
         self._most = most
         self._gate = threading.Lock()
         self._waiting: list[_Ticket] = []
-        self._is_led = False
+        self._leader: _Ticket | None = None
 
     def submit(self, prepared: Prepared) -> Outcome:
         ticket = _Ticket(prepared)
-        with self._gate:
-            self._waiting.append(ticket)
-            leads, self._is_led = not self._is_led, True
-        if not leads:
-            try:
+        try:
+            with self._gate:
+                self._waiting.append(ticket)
+                leads = self._leader is None
+                if leads:
+                    self._leader = ticket
+            if not leads:
                 ticket.turn.acquire()
-            except BaseException:  # a signal interrupts the wait
-                self._leave(ticket)
-                raise
-        if not ticket.answered:
-            self._lead()
+            if not ticket.answered:
+                self._lead(ticket)
+        except BaseException:  # a signal, here or anywhere above
+            self._leave(ticket)
+            raise
         if ticket.error is not None:
             raise ticket.error
         assert ticket.outcome is not None
         return ticket.outcome
 
-    def _lead(self) -> None:
-        with self._gate:
-            group = self._take()
+    def _lead(self, leader: _Ticket) -> None:
+        group: list[_Ticket] = []
         try:
+            with self._gate:
+                group = self._take()
             outcomes = self._run([ticket.prepared for ticket in group])
             for ticket, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
@@ -458,27 +496,28 @@ class GroupCommit:
                     ticket.outcome = outcome
         except BaseException as error:  # noqa: BLE001  # each caller raises it
             for ticket in group:
-                ticket.error = _own_error(error, ticket.prepared.once, leads=ticket is group[0])
+                ticket.outcome = None
+                ticket.error = _own_error(error, ticket.prepared.once, leads=ticket is leader)
         finally:
             with self._gate:
                 for ticket in group:
                     ticket.answered = True
                     ticket.turn.release()
-                self._hand_on()
+                self._hand_on(leader)
 
-    def _hand_on(self) -> None:
-        if self._waiting:
-            self._waiting[0].turn.release()  # unanswered, so it leads
-        else:
-            self._is_led = False
+    def _hand_on(self, leader: _Ticket) -> None:
+        """The lead goes from `leader`, if it has it, to whoever waits longest. Called under the gate."""
+        if self._leader is leader:
+            self._leader = self._waiting[0] if self._waiting else None
+            if self._leader is not None:
+                self._leader.turn.release()  # unanswered, so it leads
 
     def _leave(self, ticket: _Ticket) -> None:
         """A caller that gives up its wait takes its commit along, and hands on the lead if it has it."""
         with self._gate:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
-                if ticket.turn.acquire(blocking=False):
-                    self._hand_on()
+            self._hand_on(ticket)
 
     def _take(self) -> list[_Ticket]:
         """The next group: at most `most` commits and, the first aside, at most one commit's limit in

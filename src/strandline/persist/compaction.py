@@ -1,21 +1,22 @@
 """Compaction: truncation behind a snapshot, never past what anybody still needs."""
 
-from strandline.errors import UsageError
+from strandline.errors import SnapshotMismatch, UsageError
 from strandline.failpoint import reach
-from strandline.persist.backend import AtomicBackend, Backend, Truncate
+from strandline.persist.backend import AtomicBackend, Backend
 from strandline.persist.event import ProjectionState, Storable
-from strandline.persist.hold import hold_floor
+from strandline.persist.hold import hold_floor, truncate_unheld
 from strandline.persist.lift import atomic
 from strandline.persist.log import count, head
 from strandline.persist.project import Step
 from strandline.persist.reserved import guard
-from strandline.persist.snapshot import checkpoint, snapshot_load, snapshots
+from strandline.persist.snapshot import checkpoint, kept_snapshot, snapshot_load, snapshots
 from strandline.persist.upcast import Upcasters
 from strandline.persist.value import check_name
 
 
 def uncompacted(b: Backend, stream: str, name: str, seed: Storable) -> int:
     """How many events the snapshot has not seen."""
+    _check_stream(b, stream, name)
     return b.last_seq(check_name("stream", stream)) - snapshot_load(b, name, seed).seq
 
 
@@ -42,7 +43,7 @@ def compact(
     guard("stream", check_name("stream", stream))
     state = checkpoint(b, stream, name, step, seed, version=version, upcasters=upcasters)
     reach("compact.checkpointed")
-    _truncate_covered(atomic(b), stream, state.seq)
+    _truncate_covered(atomic(b), stream, name)
     return state
 
 
@@ -66,8 +67,7 @@ def maybe_compact(
 def reclaimable(b: Backend, stream: str, name: str) -> int:
     """How many stored events the snapshot and every hold have behind them."""
     store = atomic(b)
-    covered = snapshot_load(b, name, None).seq
-    floor = _floor(store, stream, covered)
+    floor = hold_floor(store, stream, at_most=_covered(store, stream, name))
     return max(count(b, stream) - (head(store, stream).last_seq - floor), 0)
 
 
@@ -81,19 +81,32 @@ def maybe_reclaim(b: Backend, stream: str, name: str, *, every: int) -> int:
     found = reclaimable(b, stream, name)
     if found < every:
         return 0
-    _truncate_covered(atomic(b), stream, snapshot_load(b, name, None).seq)
+    _truncate_covered(atomic(b), stream, name)
     return found
 
 
-def _truncate_covered(b: AtomicBackend, stream: str, covered: int) -> None:
-    floor = _floor(b, stream, covered)
-    if floor > 0:
-        b.commit([], [Truncate(stream, floor)])
+def _truncate_covered(b: AtomicBackend, stream: str, name: str) -> None:
+    truncate_unheld(b, stream, lambda: _covered(b, stream, name))
 
 
-def _floor(b: AtomicBackend, stream: str, covered: int) -> int:
-    lowest = min([covered, *(seq for _, seq in snapshots(b, stream))])
-    return hold_floor(b, stream, at_most=lowest)
+def _covered(b: AtomicBackend, stream: str, name: str) -> int:
+    """The seq that every snapshot of the stream has behind it; 0 if the one named is not there (any more)."""
+    kept = kept_snapshot(b, name)
+    if kept is None:
+        return 0
+    if kept["stream"] != stream:
+        raise SnapshotMismatch(
+            f"snapshot {name!r} is of stream {kept['stream']!r} and cannot stand for events of {stream!r}",
+            hint="checkpoint the stream under a name of its own",
+        )
+    lowest: int = min([kept["state"].seq, *(seq for _, seq in snapshots(b, stream))])
+    return lowest
+
+
+def _check_stream(b: Backend, stream: str, name: str) -> None:
+    kept = kept_snapshot(b, name)
+    if kept is not None and kept["stream"] not in (None, stream):
+        _covered(atomic(b), stream, name)
 
 
 def _check_every(every: int) -> None:

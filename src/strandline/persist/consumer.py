@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from strandline.errors import HistoryGap, LineageMismatch, NotFoundError, UsageError
 from strandline.persist.backend import AtomicBackend, Backend, Delete, Expectation, ExpectKey, Put, Write
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event
-from strandline.persist.hold import hold_delete, hold_put
+from strandline.persist.hold import hold_delete, hold_put, lowering
 from strandline.persist.kv import kv_items
 from strandline.persist.lift import atomic
 from strandline.persist.log import PAGE
-from strandline.persist.reserved import CONSUMER, GLOBAL, reserved_key
-from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq
+from strandline.persist.reserved import CONSUMER, GLOBAL, LINEAGE, reserved_key
+from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq, check_timeout
 
 
 @dataclass(slots=True)
@@ -73,7 +73,9 @@ def consumer(b: Backend, name: str, stream: str, *, start: int | None = None) ->
                 raise LineageMismatch(name, cursor=kept["lineage"], store=lineage)
             return Consumer(b, name, stream, lineage, kept["seq"])
         made = Consumer(b, name, stream, lineage, _check_start(store, stream, start))
-        outcome = store.commit([ExpectKey(key, ABSENT if kept is None else kept)], _puts(made))
+        lowers = lowering(store, stream)
+        expected = [ExpectKey(key, ABSENT if kept is None else kept), *lowers[0]]
+        outcome = store.commit(expected, [*_puts(made), *lowers[1]])
         if not isinstance(outcome, Conflict):
             return made
 
@@ -85,7 +87,8 @@ def poll(c: Consumer, *, limit: int = PAGE, timeout_s: float = 0) -> list[Any]:
     Raises HistoryGap if what follows was removed in spite of the hold.
     """
     store = atomic(c.backend)
-    until = time.monotonic() + timeout_s
+    until = time.monotonic() + check_timeout(timeout_s)
+    _check_lineage(store, c)
     while check_limit(limit):
         page = _global_page(store, c, limit) if c.stream == GLOBAL else _page(store, c, limit)
         left_s = until - time.monotonic()
@@ -101,6 +104,7 @@ def ack(c: Consumer, seq: int) -> int | Conflict:
     store = atomic(c.backend)
     if seq == c.seq:
         return seq
+    _check_lineage(store, c)
     move = MoveCursor(c, seq)
     made = move_cursor(store, move)
     if isinstance(made, Conflict):
@@ -202,6 +206,13 @@ def _global_page(b: AtomicBackend, c: Consumer, limit: int) -> list[tuple[int, E
     if trimmed > c.seq:
         raise HistoryGap(GLOBAL, prior_seq=c.seq, truncated_through=trimmed)
     return []
+
+
+def _check_lineage(b: AtomicBackend, c: Consumer) -> None:
+    """The store behind an open connection may have been restored meanwhile."""
+    lineage = b.kv_get(LINEAGE)
+    if lineage not in (None, c.lineage):
+        raise LineageMismatch(c.name, cursor=c.lineage, store=str(lineage))
 
 
 def _check_start(b: AtomicBackend, stream: str, start: int | None) -> int:

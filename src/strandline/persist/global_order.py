@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from strandline.errors import HistoryGap
-from strandline.persist.backend import Backend, Truncate
+from strandline.persist.backend import Backend
 from strandline.persist.event import Compacted, Event, Scalar, Storable
-from strandline.persist.hold import hold_floor
+from strandline.persist.hold import truncate_unheld
 from strandline.persist.lift import atomic
 from strandline.persist.log import PAGE, append, events
 from strandline.persist.reserved import GLOBAL
 from strandline.persist.upcast import Upcasters, lift_event
+from strandline.persist.value import MAX_SEQ
 
 Value = TypeVar("Value")
 
@@ -50,7 +51,7 @@ def global_events(
     under it."""
     store, position = atomic(b), max(first, 1)
     _refuse_trimmed(b, first)
-    while page := list(store.global_range(position, limit=PAGE)):
+    while position <= MAX_SEQ and (page := list(store.global_range(position, limit=PAGE))):
         if page[0][0] != position:
             raise HistoryGap(GLOBAL, prior_seq=position - 1, truncated_through=page[0][0] - 1)
         for place, event in page:
@@ -86,8 +87,7 @@ def global_trim(b: Backend, through: int) -> int:
     """Remove the pointers up to a position, never past a hold on `$global`; the position that it trimmed
     through."""
     store = atomic(b)
-    through = min(through, hold_floor(store, GLOBAL, at_most=through))
-    store.commit([], [Truncate(GLOBAL, through)])
+    truncate_unheld(store, GLOBAL, lambda: through)
     return store.truncated_through(GLOBAL)
 
 

@@ -5,14 +5,24 @@ holds too. A hold on `$global` at a position needs, in every stream, the events 
 point at.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from strandline.persist.backend import AtomicBackend, Backend, Delete, Put
+from strandline.persist.backend import (
+    AtomicBackend,
+    Backend,
+    Delete,
+    Expectation,
+    ExpectKey,
+    Put,
+    Truncate,
+    Write,
+)
+from strandline.persist.event import ABSENT, Conflict
 from strandline.persist.kv import kv_items
 from strandline.persist.lift import atomic
 from strandline.persist.log import PAGE
-from strandline.persist.reserved import GLOBAL, HOLD, guard, reserved_key, reserved_prefix
+from strandline.persist.reserved import FLOOR, GLOBAL, HOLD, guard, reserved_key, reserved_prefix
 from strandline.persist.value import check_name, check_seq
 
 
@@ -29,7 +39,16 @@ def hold(b: Backend, stream: str, name: str, seq: int) -> None:
     check_name("stream", stream)
     guard("hold", check_name("hold", name))
     check_seq("seq", seq)
-    atomic(b).commit([], [hold_put(stream, name, seq)])
+    store = atomic(b)
+    while True:
+        lowers = lowering(store, stream)
+        kept = b.kv_get(reserved_key(HOLD, stream, name))
+        if kept is not None and kept["seq"] <= seq:
+            lowers = ([], [])
+        expected = ExpectKey(reserved_key(HOLD, stream, name), ABSENT if kept is None else kept)
+        writes = [hold_put(stream, name, seq), *lowers[1]]
+        if not isinstance(store.commit([expected, *lowers[0]], writes), Conflict):
+            return
 
 
 def hold_drop(b: Backend, stream: str, name: str) -> None:
@@ -50,6 +69,29 @@ def hold_put(stream: str, name: str, seq: int) -> Put:
 
 def hold_delete(stream: str, name: str) -> Delete:
     return Delete(reserved_key(HOLD, stream, name))
+
+
+def lowering(b: AtomicBackend, stream: str) -> tuple[list[Expectation], list[Write]]:
+    """What goes with every write that may lower the floor of `stream`: a new hold, cursor or snapshot, or
+    the end of a snapshot. It and a truncation that is being decided meet at one key, so that one of them
+    looks again."""
+    key = reserved_key(FLOOR, stream)
+    kept = b.kv_get(key)
+    return [ExpectKey(key, ABSENT if kept is None else kept)], [Put(key, (kept or 0) + 1)]
+
+
+def truncate_unheld(b: AtomicBackend, stream: str, covered: Callable[[], int]) -> None:
+    """Truncate through what `covered` tells, or as far as holds allow; anew if one of them came in
+    between."""
+    while True:
+        expected, writes = lowering(b, stream)
+        if stream != GLOBAL:
+            expected = [*expected, *lowering(b, GLOBAL)[0]]
+        floor = hold_floor(b, stream, at_most=covered())
+        if floor <= b.truncated_through(stream):
+            return
+        if not isinstance(b.commit(expected, [Truncate(stream, floor), *writes]), Conflict):
+            return
 
 
 def hold_floor(b: AtomicBackend, stream: str, *, at_most: int) -> int:

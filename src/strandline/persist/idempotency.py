@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from strandline.persist.backend import Append, Backend, Delete
 from strandline.persist.batch import Spec, block_appends
-from strandline.persist.event import Conflict, Event, Scalar, Storable
+from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
 from strandline.persist.kv import kv_items
 from strandline.persist.lift import atomic
 from strandline.persist.log import PAGE, only_event
@@ -29,7 +29,13 @@ def append_batch_once(
 ) -> list[Event] | Conflict:
     """The same for a block; an empty one writes nothing, its key included."""
     writes = block_appends(stream, specs, globally)
-    return atomic(b).commit([], writes, once=(stream, key)) if writes else []
+    if writes:
+        return atomic(b).commit([], writes, once=(stream, key))
+    marker = b.kv_get(reserved_key(ONCE, stream, check_name("idempotency key", key)))
+    if marker is None:
+        return []
+    name, seq, *_ = marker["runs"][0]
+    return Conflict(key, atomic(b).event_at(name, seq) or Compacted(name, seq), "KEY_REUSED", stream)
 
 
 def seen(b: Backend, stream: str, key: str) -> bool:

@@ -54,6 +54,8 @@ def kv_items(b: Backend, *, prefix: str = "", reserved: bool = False) -> Iterato
     while page := store.kv_scan(prefix, after=after, limit=PAGE):
         yield from (item for item in page if reserved or not is_reserved(item[0]))
         after = page[-1][0]
+        if not reserved and is_reserved(after):
+            after = max(after, "$\U0010ffff")  # past the store's own keys, of which there may be very many
 
 
 def kv_update(b: Backend, key: str, default: Storable, fn: Callable[[Storable], Storable]) -> Storable:

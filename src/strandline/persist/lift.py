@@ -13,7 +13,16 @@ from secrets import token_hex
 from typing import Any, cast
 
 from strandline.errors import UsageError
-from strandline.persist.backend import AtomicBackend, Backend, Expectation, Once, Outcome, StreamHead, Write
+from strandline.persist.backend import (
+    AtomicBackend,
+    Backend,
+    Expectation,
+    Once,
+    Outcome,
+    Redact,
+    StreamHead,
+    Write,
+)
 from strandline.persist.commit import PutText, Row, decide, prepare
 from strandline.persist.event import Compacted, Event, Scalar, Storable
 from strandline.persist.reserved import GLOBAL
@@ -21,7 +30,7 @@ from strandline.persist.value import MAX_SEQ, check_limit, decode, encode, is_wi
 
 FORMAT = 1
 _POLL_S = 0.01
-_locks: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDictionary()
+_locks: dict[int, Any] = {}  # by id of the backend: one that compares by value need not be hashable
 _locking = threading.Lock()
 
 
@@ -31,7 +40,10 @@ def atomic(b: Backend) -> AtomicBackend:
     if hasattr(b, "commit"):
         return cast("AtomicBackend", b)
     with _locking:
-        return LiftedBackend(b, _locks.setdefault(b, threading.RLock()))
+        if id(b) not in _locks:
+            _locks[id(b)] = threading.RLock()
+            weakref.finalize(b, _locks.pop, id(b), None)
+        return LiftedBackend(b, _locks[id(b)])
 
 
 class LiftedBackend:
@@ -45,6 +57,11 @@ class LiftedBackend:
         self, preconditions: Sequence[Expectation], writes: Sequence[Write], *, once: Once | None = None
     ) -> Outcome:
         prepared = prepare(preconditions, writes, once)
+        if any(type(step) is Redact for step in prepared.steps):
+            raise UsageError(
+                f"{type(self.basic).__name__} has the ten basic operations only and cannot redact",
+                hint="give it `commit`, or erase the stream",
+            )
         with self._lock:
             return decide(self, prepared)
 
@@ -79,10 +96,7 @@ class LiftedBackend:
         self.basic.truncate_through(stream, n)
 
     def rewrite(self, stream: str, seq: int, text: str, sum_: int) -> None:  # noqa: ARG002  # refused
-        raise UsageError(
-            f"{type(self.basic).__name__} has the ten basic operations only and cannot redact",
-            hint="give it `commit`, or erase the stream",
-        )
+        raise AssertionError("a commit with a redaction was refused")
 
     def keep_marker(self, scope: str, step: PutText) -> None:  # noqa: ARG002  # all are kept
         self.put(step)

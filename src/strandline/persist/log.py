@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from strandline.errors import HistoryGap, StrandlineError
+from strandline.errors import HistoryGap, StrandlineError, UsageError
 from strandline.persist.backend import Append, AtomicBackend, Backend, StreamHead, Truncate
 from strandline.persist.event import Conflict, Event, Scalar, Storable
 from strandline.persist.lift import atomic
@@ -70,13 +70,19 @@ def events(
     events as stored, `where` about events as upcast.
     """
     check_name("stream", stream)
+    for what, seq in (("first", first), ("last", last)):
+        if seq is not None and (not isinstance(seq, int) or isinstance(seq, bool)):
+            raise UsageError(f"{what} is {seq!r:.80}", hint="a seq is an int")
     for bound in (start, end):
         if bound is not None:
             check_at(bound)
     if type is not None:
         check_name("type", type)
     most = MAX_SEQ if limit is None else check_limit(limit)
-    pages = _pages(atomic(b), stream, max(first, 1), MAX_SEQ if last is None else last, type, start, end)
+    size = PAGE if where is not None else min(PAGE, most)
+    pages = _pages(
+        atomic(b), stream, max(first, 1), MAX_SEQ if last is None else last, size, type, start, end
+    )
     return _chosen(pages, where, upcasters, most)
 
 
@@ -103,14 +109,15 @@ def _pages(
     stream: str,
     first: int,
     last: int,
+    size: int,
     type_: str | None,
     start: Scalar | None,
     end: Scalar | None,
 ) -> Iterator[list[Event]]:
     prior = None  # the last seq handed out
-    while prior is None or prior < last:
+    while first <= MAX_SEQ and (prior is None or prior < last):
         from_ = first if prior is None else prior + 1
-        page = list(b.read_range(stream, from_, last, limit=PAGE, type=type_, start=start, end=end))
+        page = list(b.read_range(stream, from_, last, limit=size, type=type_, start=start, end=end))
         # Where the next seq follows on nothing was removed in between; else only the truncation point can
         # tell.
         if prior is not None and not (page and page[0].seq == prior + 1):

@@ -79,6 +79,14 @@ def _fold_what_is_left(
     b: AtomicBackend, stream: str, step: Step, prior: ProjectionState, upcasters: Upcasters | None
 ) -> ProjectionState:
     value, seq = prior.value, prior.seq
-    for event in events(b, stream, first=prior.seq + 1, upcasters=upcasters):
-        value, seq = step(value, event), event.seq
-    return prior if seq == prior.seq else ProjectionState(value, seq)
+    first = seq + 1
+    while True:
+        try:
+            for event in events(b, stream, first=first, upcasters=upcasters):
+                value, seq = step(value, event), event.seq
+        except HistoryGap as gap:
+            if gap.stream != stream:
+                raise  # the step's own
+            first = max(seq, gap.truncated_through) + 1  # a truncation overtook us: go on behind it
+            continue
+        return prior if seq == prior.seq else ProjectionState(value, seq)

@@ -9,6 +9,7 @@ from strandline.persist.backend import Backend
 from strandline.persist.event import Event, Scalar
 from strandline.persist.log import events
 from strandline.persist.upcast import Upcasters
+from strandline.persist.value import check_at, check_name
 
 
 def read_between(
@@ -20,19 +21,19 @@ def read_between(
 
 def read_since(b: Backend, stream: str, at: Scalar, *, upcasters: Upcasters | None = None) -> list[Event]:
     """Events whose `at` is at or after the argument."""
-    return list(events(b, stream, start=at, upcasters=upcasters))
+    return list(events(b, stream, start=check_at(at), upcasters=upcasters))
 
 
 def read_window(
     b: Backend, stream: str, start: Scalar, end: Scalar, *, upcasters: Upcasters | None = None
 ) -> list[Event]:
     """start <= at <= end."""
-    return list(events(b, stream, start=start, end=end, upcasters=upcasters))
+    return list(events(b, stream, start=check_at(start), end=check_at(end), upcasters=upcasters))
 
 
 def read_by_type(b: Backend, stream: str, type: str, *, upcasters: Upcasters | None = None) -> list[Event]:
     """Events stored with exactly this type."""
-    return list(events(b, stream, type=type, upcasters=upcasters))
+    return list(events(b, stream, type=check_name("type", type), upcasters=upcasters))
 
 
 def read_where(

@@ -19,6 +19,8 @@ ONCE: Final = "$once"
 SNAPSHOT: Final = "$snapshot"
 SNAPSHOT_OF: Final = "$snapshot-of"
 HOLD: Final = "$hold"
+FLOOR: Final = "$floor"
+LINEAGE: Final = "$lineage"
 CONSUMER: Final = "$consumer"
 QUARANTINE: Final = "$quarantine"
 

@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from strandline.errors import SubscriberErrors
-from strandline.persist.backend import Backend
+from strandline.persist.backend import Append, Backend
 from strandline.persist.batch import Spec, append_batch, append_batch_expect
+from strandline.persist.commit import Repeated
 from strandline.persist.concurrency import append_expect
 from strandline.persist.event import Conflict, Event, Scalar, Storable
-from strandline.persist.idempotency import append_once, seen
+from strandline.persist.lift import atomic
 from strandline.persist.log import append
+from strandline.persist.reserved import guard
 from strandline.persist.value import check_name
 
 Callback: TypeAlias = Callable[[Backend, str, Event], object]
@@ -100,29 +102,39 @@ def publish_once(
     hub: Hub, stream: str, key: str, type: str, at: Scalar, data: Storable, *, globally: bool = False
 ) -> Event | Conflict:
     """As append_once; a repeat tells nobody."""
-    known = seen(hub.backend, stream, key)
-    before = hub.backend.last_seq(stream)
-    outcome = append_once(hub.backend, stream, key, type, at, data, globally=globally)
-    if isinstance(outcome, Event) and not known and outcome.seq > before:
-        _tell(hub, [outcome])
-    return outcome
+    writes = [Append(stream, type, at, data, globally=globally)]
+    guard("stream", check_name("stream", stream))
+    outcome = atomic(hub.backend).commit([], writes, once=(stream, key))
+    if isinstance(outcome, Conflict):
+        return outcome
+    if not isinstance(outcome, Repeated):
+        _tell(hub, outcome)
+    return outcome[0]
 
 
 def _tell(hub: Hub, events: Sequence[Event]) -> None:
+    """Every callback for every event, in order; then what they raised, an error group for each event."""
+    groups = [group for event in events if (group := _tell_one(hub, event)) is not None]
+    if len(groups) == 1:
+        raise groups[0]
+    if groups:
+        raise SubscriberErrors(f"callbacks raised after {len(groups)} stored events", groups, groups[0].event)
+
+
+def _tell_one(hub: Hub, event: Event) -> SubscriberErrors | None:
     errors: list[Exception] = []
-    for event in events:
-        for subscription in hub.subscribers(event.stream):
+    for subscription in hub.subscribers(event.stream):
+        try:
+            subscription.callback(hub.backend, event.stream, event)
+        except Exception as error:  # noqa: BLE001  # told to the caller, after the others ran
+            if hub.on_error is None:
+                errors.append(error)
+                continue
             try:
-                subscription.callback(hub.backend, event.stream, event)
-            except Exception as error:  # noqa: BLE001  # told to the caller, after the others ran
-                if hub.on_error is None:
-                    errors.append(error)
-                else:
-                    hub.on_error(event, error)
-    if errors:
-        last = events[-1]
-        raise SubscriberErrors(
-            f"{len(errors)} callbacks raised after event {last.seq} of {last.stream!r} was stored",
-            errors,
-            last,
-        )
+                hub.on_error(event, error)
+            except Exception as own:  # noqa: BLE001  # a handler that fails stops no delivery either
+                errors += [error, own]
+    if not errors:
+        return None
+    where = f"event {event.seq} of {event.stream!r}"
+    return SubscriberErrors(f"{len(errors)} errors of callbacks after {where} was stored", errors, event)

@@ -1,10 +1,12 @@
 """What an operator asks of a store: is it sound, how big is it, a copy of it, and that copy back."""
 
+import errno
 import os
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from strandline.errors import CorruptionError, UsageError
+from strandline.errors import CorruptionError, StoreUnavailable, UsageError
 from strandline.failpoint import reach
 from strandline.persist.audit import audit, checked
 from strandline.persist.backend import Backend, Damage, Inspectable, Portable
@@ -14,6 +16,8 @@ from strandline.persist.kv import kv_items
 from strandline.persist.lift import atomic
 from strandline.persist.log import PAGE
 from strandline.persist.reserved import GLOBAL, HOLD, ONCE, SNAPSHOT_OF
+
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 def verify(b: Backend) -> list[Damage]:
@@ -36,30 +40,74 @@ def backup(b: Backend, path: str | Path) -> dict[str, int]:
     """Write the store as of one instant into a new SQLite store file, checking each row; how many of each
     kind.
 
-    The file appears under its name only when it is whole.
+    The file appears under its name only when it is whole, and never in the place of another. A crash leaves
+    at most a `.strandline-backup-…` beside it, which nothing reads.
     """
+    source, target = _portable(b, "backup"), Path(path)
+    partial = target.with_name(f".strandline-backup-{secrets.token_hex(4)}")
+    try:
+        _refuse_unless_free(target)
+        try:
+            counts = _fill(source, partial)
+            _name(partial, target)
+            reach("backup.named")
+        finally:
+            _remove(partial)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the backup {str(target)!r:.200} cannot be written: {error.strerror}",
+            hint="check its name, its folder and the disk",
+        ) from error
+    return counts
+
+
+def _fill(source: Portable, partial: Path) -> dict[str, int]:
     from strandline.persist.backends.sqlite import SqliteBackend
 
-    source, target = _portable(b, "backup"), Path(path)
-    if target.exists():
-        raise UsageError(f"{target} is there already", hint="name a file that does not exist")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    _remove(partial)  # a crash of a process with this very id has left it
+    copy = SqliteBackend(partial)
     try:
-        copy = SqliteBackend(partial)
-        try:
-            counts = dict(copy.load(checked(source.dump())))
-            reach("backup.filled")
-            copy.seal()
-        finally:
-            copy.close()
-        reach("backup.sealed")
-        partial.rename(target)
-        reach("backup.named")
+        counts = dict(copy.load(checked(source.dump())))
+        reach("backup.filled")
+        copy.seal()
     finally:
-        _remove(partial)
-    _sync_folder(target.parent)
+        copy.close()
+    reach("backup.sealed")
     return counts
+
+
+def _name(partial: Path, target: Path) -> None:
+    """Give a whole file its name, unless something has it: also what was made since we looked."""
+    try:
+        target.hardlink_to(partial)
+    except FileExistsError as error:
+        raise _is_there(target) from error
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # A file system without links. A crash between the two leaves an empty file, which no one can open
+        # as a store, and the partial one.
+        try:
+            target.touch(exist_ok=False)
+        except FileExistsError:
+            raise _is_there(target) from error
+        partial.rename(target)
+
+
+def _refuse_unless_free(target: Path) -> None:
+    try:
+        target.lstat()
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise UsageError(
+            f"{str(target)!r:.200} cannot name a file: {error}", hint="choose another"
+        ) from error
+    raise _is_there(target)
+
+
+def _is_there(target: Path) -> UsageError:
+    return UsageError(f"{target} is there already", hint="name a file that does not exist")
 
 
 def restore(b: Backend, path: str | Path) -> dict[str, int]:
@@ -129,8 +177,8 @@ def _portable(b: Backend, verb: str) -> Portable:
 
 
 def _remove(partial: Path) -> None:
-    for leftover in partial.parent.glob(partial.name + "*"):
-        leftover.unlink()
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        partial.with_name(partial.name + suffix).unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:

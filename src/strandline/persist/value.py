@@ -95,7 +95,9 @@ def check_at(at: object) -> Scalar:
     if type(at) is int:
         if _LOW <= at <= MAX_SEQ:
             return at
-        raise UsageError(f"at {at} does not fit in 64 bits", hint="use microseconds since 1970, or text")
+        raise UsageError(
+            "at is an int that does not fit in 64 bits", hint="use microseconds since 1970, or text"
+        )
     if type(at) is float:
         if isfinite(at):
             return at
@@ -112,6 +114,12 @@ def check_seq(what: str, seq: object, *, least: int = 0) -> int:
     if type(seq) is int and least <= seq <= MAX_SEQ:
         return seq
     raise UsageError(f"{what} is {seq!r:.80}", hint=f"{what} is an int from {least} to 2^63-1")
+
+
+def check_timeout(timeout_s: object) -> float:
+    if type(timeout_s) in (int, float) and 0 <= timeout_s < 10**9:  # type: ignore[operator]  # NaN is not
+        return float(timeout_s)  # type: ignore[arg-type]  # a number
+    raise UsageError(f"timeout_s is {timeout_s!r:.80}", hint="a number of seconds, 0 or more")
 
 
 def check_limit(limit: object) -> int:

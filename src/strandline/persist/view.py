@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from strandline.persist.backend import Backend
 from strandline.persist.event import Event, ProjectionState, Storable
 from strandline.persist.project import Step
-from strandline.persist.snapshot import checkpoint, fold_version, replay, snapshot_load, snapshot_save
+from strandline.persist.snapshot import checkpoint, refreshed, snapshot_load
 from strandline.persist.subscribe import Hub, subscribe
 from strandline.persist.upcast import Upcasters
 from strandline.persist.value import check_name
@@ -51,11 +51,7 @@ def view_refresh(b: Backend, v: View) -> ProjectionState:
 
 def view_value(b: Backend, v: View) -> Storable:
     """The value over the whole stream, never stale; it writes only if there was something to fold."""
-    kept = snapshot_load(b, v.name, v.seed)
-    state = replay(b, v.stream, v.name, v.step, v.seed, version=v.version, upcasters=v.upcasters)
-    if state.seq > kept.seq:
-        snapshot_save(b, v.name, state, stream=v.stream, version=fold_version(v.version, v.upcasters))
-    return state.value
+    return refreshed(b, v.stream, v.name, v.step, v.seed, version=v.version, upcasters=v.upcasters).value
 
 
 def view_peek(b: Backend, v: View) -> Storable:
@@ -70,10 +66,10 @@ def view_lag(b: Backend, v: View) -> int:
 
 def view_attach(hub: Hub, v: View) -> Hub:
     """Catch up now, and after each publish to the view's stream; returns the hub."""
-    view_refresh(hub.backend, v)
 
     def refresh(b: Backend, _stream: str, _event: Event) -> None:
         view_refresh(b, v)
 
     subscribe(hub, v.stream, refresh)
+    view_refresh(hub.backend, v)  # after it: what is published in between is folded by one of the two
     return hub

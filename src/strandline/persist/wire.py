@@ -8,6 +8,7 @@ A request and its answers, in the encoding of value.py:
 
     {"args":["cart-1"],"op":"persist/last-seq"}
     {"result":3}
+    {"repeat":true,"result":[…]}                                    a commit whose idempotency key was known
     {"conflict":[2,3,"STALE","cart-1"]}                             expected, actual, reason, name
     {"compacted":["cart-1",2],"conflict":["k",null,"KEY_REUSED","cart-1"]}    `actual` is a Compacted
     {"details":{"hint":…},"error":"not_storable","message":…}       with 4xx or 5xx: raised as that class
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 from strandline.errors import KINDS, OutcomeUnknown, ProtocolError, StrandlineError, UsageError, rebuild_error
 from strandline.persist.backend import Delete, ExpectSeq, Redact, Truncate
-from strandline.persist.commit import Prepared, PutText
+from strandline.persist.commit import Prepared, PutText, Repeated
 from strandline.persist.event import Compacted, Conflict, Event
 from strandline.persist.value import decode, encode_wire
 
@@ -58,6 +59,8 @@ def read_answer(status: int, text: bytes) -> Any:
     match answer:
         case {"result": result} if status == 200 and len(answer) == 1:
             return result
+        case {"repeat": True, "result": list() as events} if status == 200 and len(answer) == 2:
+            return Repeated(events)
         case {
             "conflict": [expected, actual, ("STALE" | "EXISTS" | "KEY_REUSED") as reason, str() as name]
         } if status == 200:

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from strandline.errors import HistoryGap, NotStorable, UnknownOp, UsageError
 from strandline.persist.backend import AtomicBackend, Inspectable
+from strandline.persist.commit import Repeated
 from strandline.persist.durable import OPS, serve
 from strandline.persist.event import Conflict, Event, Scalar
 from strandline.persist.log import PAGE
@@ -73,7 +74,8 @@ def run(b: AtomicBackend, call: Call) -> bytes:
     if isinstance(result, Conflict):
         return conflict_answer(result)
     if op == "persist/commit":
-        return _page(map(event_text, result), room=MAX_BODY_BYTES * 2)  # it is stored: it is told in full
+        told = _page(map(event_text, result), room=MAX_BODY_BYTES * 2)  # it is stored: it is told in full
+        return b'{"repeat":true,' + told[1:] if isinstance(result, Repeated) else told
     if op == "persist/verify":
         return _whole(op, lambda: map(_text, result), "`strandline persist verify` beside the host")
     return encode_wire({"result": result})

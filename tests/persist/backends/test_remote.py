@@ -282,7 +282,7 @@ def test_a_commit_is_sent_as_the_one_encoding_has_it(value: Any) -> None:  # P-V
     ]  # fmt: skip
     writes: list[Write] = [
         Append('s"\\', "t\n", 1e300, value), Append('s"\\', "t", "at", value, globally=True), Put("k", value),
-        Append("z", "t", -1, value), Delete("k"), Truncate("s", -5), Truncate("s", 2**63 - 1),
+        Append("z", "t", -1, value), Delete("k"), Truncate("s", 0), Truncate("s", 2**63 - 1),
         Redact("s", 1, ["a", 0]),
     ]  # fmt: skip
 

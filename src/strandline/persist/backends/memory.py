@@ -26,9 +26,9 @@ from strandline.persist.commit import (
     put_text,
     row_of,
 )
-from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, ONCE, reserved_prefix
-from strandline.persist.value import MAX_SEQ, check_limit, decode, is_within
+from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
+from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, LINEAGE, ONCE, reserved_prefix
+from strandline.persist.value import MAX_SEQ, check_key, check_limit, decode, is_within
 
 FORMAT = 1
 
@@ -54,10 +54,13 @@ class MemoryBackend:
         self._counts = {"commits": 0, "conflicts": 0}
         self._changed = threading.Condition(threading.RLock())
         self._pid = os.getpid()
+        self._is_closed = False
 
     def _held(self) -> threading.Condition:
         if os.getpid() != self._pid:
             raise UsageError("the store was opened by a parent process", hint="open one after a fork")
+        if self._is_closed:
+            raise UsageError("the store is closed", hint="open another")
         return self._changed
 
     # Writing
@@ -86,11 +89,11 @@ class MemoryBackend:
 
     def kv_put(self, key: str, value: Storable) -> None:
         with self._held():
-            self.put(put_text(key, value))
+            self.put(put_text(check_key(key), value))
 
     def kv_delete(self, key: str) -> None:
         with self._held():
-            self.delete(key)
+            self.delete(check_key(key))
 
     # The Transaction of commit.py: what follows is only called under the lock
 
@@ -190,11 +193,15 @@ class MemoryBackend:
 
     def stream_scan(self, prefix: str, *, after: str, limit: int) -> list[StreamHead]:
         with self._held():
+            if limit == 1 and prefix > after and prefix in self._streams:
+                return [StreamHead(prefix, *self.head(prefix))]  # nothing with this prefix sorts before it
             names = [name for name in self.streams() if name > after and name.startswith(prefix)]
             return [StreamHead(name, *self.head(name)) for name in names[: check_limit(limit)]]
 
     def kv_get(self, key: str) -> Storable:
         with self._held():
+            if key == LINEAGE:
+                return self._lineage
             return self._value(key) if key in self._keys else None
 
     def kv_has(self, key: str) -> bool:
@@ -219,7 +226,7 @@ class MemoryBackend:
         type_, at, text, sum_ = row
         if event_crc(stream, type_, at, text.encode()) + seq != sum_:
             raise EventCorrupt(stream, seq, "its checksum does not match")
-        return Event(stream, seq, type_, at, decode(text))
+        return make_event(stream, seq, type_, at, decode(text))
 
     def _value(self, key: str) -> Storable:
         text, crc = self._keys[key]
@@ -296,3 +303,4 @@ class MemoryBackend:
 
     def close(self) -> None:
         """The store goes with the object."""
+        self._is_closed = True

@@ -6,7 +6,6 @@ write without a key is repeated only while it surely never left. What remains is
 may have arrived, StoreUnavailable if it did not.
 """
 
-import math
 import os
 import random
 import ssl
@@ -26,7 +25,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.persist.backend import Expectation, Once, Outcome, Write
-from strandline.persist.commit import prepare
+from strandline.persist.commit import Repeated, prepare
 from strandline.persist.durable import IoBackend, Request
 from strandline.persist.event import Event, Storable
 from strandline.persist.reserved import COMMIT_SCOPE
@@ -36,6 +35,7 @@ from strandline.persist.value import (
     check_key,
     check_name,
     check_seq,
+    check_timeout,
     encode,
     encode_wire,
 )
@@ -61,12 +61,12 @@ _WRITES: Final = frozenset(
         "persist/truncate",
         "persist/kv-put",
         "persist/kv-delete",
-        "persist/commit",
         "persist/quarantine",
     }
 )
 _SLOW: Final = frozenset({"persist/verify", "persist/scrub"})  # they read or write all there is
 _SLOW_FACTOR: Final = 20
+_MOST_TIMEOUT_S: Final = 1_000_000  # a socket takes no more than some millions
 _KEPT_CONNECTIONS: Final = 64
 _FIRST_PAUSE_S: Final = 0.2
 _GATEWAY: Final = frozenset({429, 502, 503, 504})
@@ -101,8 +101,11 @@ class RemoteBackend(IoBackend):
     ) -> None:
         super().__init__(self._carry)
         self.url = _checked_url(url)
-        if not (isinstance(timeout_s, (int, float)) and math.isfinite(timeout_s) and timeout_s > 0):
-            raise UsageError(f"timeout_s is {timeout_s!r:.80}", hint="timeout_s is a number above 0")
+        if type(timeout_s) not in (int, float) or not 0 < timeout_s <= _MOST_TIMEOUT_S:  # NaN is neither
+            raise UsageError(
+                f"timeout_s is {timeout_s!r:.80}",
+                hint=f"timeout_s is a number above 0, at most {_MOST_TIMEOUT_S:,}",
+            )
         if type(retries) is not int or retries < 0:
             raise UsageError(f"retries is {retries!r:.80}", hint="retries is an int of 0 or more")
         self._timeout_s, self._retries = float(timeout_s), retries
@@ -118,13 +121,16 @@ class RemoteBackend(IoBackend):
     def commit(
         self, preconditions: Sequence[Expectation], writes: Sequence[Write], *, once: Once | None = None
     ) -> Outcome:
-        if once is None:
+        writes = list(writes)
+        if once is None and writes:  # without writes there is nothing to do twice, and no marker to leave
             once = (COMMIT_SCOPE, token_hex(16))
         prepared = prepare(preconditions, writes, once)
         body = commit_body(prepared)
         appends = sum(len(step[1]) for step in prepared.steps if type(step) is tuple)
         _refuse_long(len(body) + ANSWER_BYTES_PER_EVENT * appends)
-        return self._outcome(self._exchange("persist/commit", body, self._timeout_s, prepared.once), writes)
+        is_write = bool(writes) or once is not None
+        answer = self._exchange("persist/commit", body, self._timeout_s, prepared.once, is_write=is_write)
+        return self._outcome(answer, prepared.writes)
 
     # The basic writes are checked here, before anything is sent
 
@@ -150,7 +156,7 @@ class RemoteBackend(IoBackend):
         super().kv_delete(key)
 
     def wait(self, stream: str, after: int, *, timeout_s: float) -> int:
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + check_timeout(timeout_s)
         while True:
             left_s = until - time.monotonic()
             mark = super().wait(stream, after, timeout_s=max(0.0, min(left_s, WAIT_SLICE_S)))
@@ -171,17 +177,18 @@ class RemoteBackend(IoBackend):
             timeout_s += request["args"][2]
         body = encode_wire(request)
         _refuse_long(len(body))
-        return self._exchange(op, body, timeout_s, None)
+        return self._exchange(op, body, timeout_s, None, is_write=op in _WRITES)
 
-    def _exchange(self, op: str, body: bytes, timeout_s: float, once: Once | None) -> Any:
+    def _exchange(self, op: str, body: bytes, timeout_s: float, once: Once | None, *, is_write: bool) -> Any:
         """The answer to a request, sent as often as is safe and allowed."""
         pool = self._open_pool()
-        is_write = op in _WRITES
         is_repeatable = once is not None or not (is_write or op in _SLOW)
         until, may_be_stored = time.monotonic() + timeout_s, False
         for attempt in range(1, self._retries + 2):
             try:
-                return self._attempt(pool, body, timeout_s, is_repeatable)
+                answer = self._attempt(pool, body, timeout_s, is_repeatable)
+                # What the host knows for a repeat may be our own first try, whose answer was lost.
+                return list(answer) if may_be_stored and isinstance(answer, Repeated) else answer
             except _Lost as lost:
                 may_be_stored |= lost.sent and is_write
                 pause_s = _pause_s(attempt) if lost.after_s is None else lost.after_s
@@ -219,7 +226,7 @@ class RemoteBackend(IoBackend):
     def _post(
         self, pool: "urllib3.HTTPConnectionPool", body: bytes, timeout_s: float
     ) -> tuple[int, float | None, bytes]:
-        from urllib3.exceptions import HTTPError
+        from urllib3.exceptions import HTTPError, LocationParseError
 
         try:
             response = pool.urlopen(
@@ -241,6 +248,8 @@ class RemoteBackend(IoBackend):
                     hint="look at what the URL leads to",
                 )
             response.release_conn()
+        except LocationParseError as error:  # some hosts are looked at only when they are connected to
+            raise _malformed(error) from error
         except (HTTPError, OSError) as error:
             raise _Lost(_why(error), sent=not _is_unsent(error)) from error
         return response.status, _retry_after_s(response.headers), text
@@ -283,9 +292,7 @@ def _checked_url(url: str) -> str:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise UsageError(
-            f"URL of a store is malformed: {error}", hint="such as http://127.0.0.1:7411"
-        ) from error
+        raise _malformed(error) from error
     if parts.username is not None or parts.password is not None or "@" in parts.netloc:
         raise UsageError("the URL of a store carries a user or a password", hint="pass the token as token=…")
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
@@ -302,7 +309,14 @@ def _connections(url: str) -> "urllib3.HTTPConnectionPool":
     except ImportError as error:
         raise UsageError("a store over HTTP needs urllib3, which is not installed", hint=_MISSING) from error
     # It opens more connections than it keeps rather than make callers wait for those that long-poll.
-    return urllib3.connection_from_url(url, maxsize=_KEPT_CONNECTIONS, block=False)
+    try:
+        return urllib3.connection_from_url(url, maxsize=_KEPT_CONNECTIONS, block=False)
+    except urllib3.exceptions.LocationParseError as error:
+        raise _malformed(error) from error
+
+
+def _malformed(error: Exception) -> UsageError:
+    return UsageError(f"URL of a store is malformed: {error}", hint="such as http://127.0.0.1:7411")
 
 
 # Failures

@@ -7,21 +7,18 @@ whoever reads that order next. Durable means flushed by the server, and on its s
 any.
 """
 
+import struct
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from hashlib import sha256
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 
-from strandline.errors import (
-    OutcomeUnknown,
-    SequenceError,
-    StoreUnavailable,
-    StrandlineError,
-)
+from strandline.errors import OutcomeUnknown, SequenceError, StoreUnavailable, StrandlineError, UsageError
 from strandline.persist.audit import audit, quarantine_key, quarantine_writes
 from strandline.persist.backend import (
     Append,
@@ -40,7 +37,7 @@ from strandline.persist.backend import (
 from strandline.persist.backends.postgres import group, portable, read, sweep
 from strandline.persist.backends.postgres.bell import Bell
 from strandline.persist.backends.postgres.pool import Connection, Pool, is_lost, raise_translated
-from strandline.persist.backends.postgres.schema import check_schema, current_format, prepare_schema
+from strandline.persist.backends.postgres.schema import check_schema, current_format, lineage, prepare_schema
 from strandline.persist.backends.postgres.transaction import (
     POSITIONS_A_PASS,
     PostgresTransaction,
@@ -50,23 +47,35 @@ from strandline.persist.backends.postgres.transaction import (
 )
 from strandline.persist.commit import KEPT_COMMIT_MARKERS, GroupCommit, Prepared, decide, prepare
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.reserved import GLOBAL, QUARANTINED
+from strandline.persist.reserved import GLOBAL, LINEAGE, QUARANTINED
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq
 
 Result = TypeVar("Result")
+_Names: TypeAlias = frozenset[tuple[str, str]]
 
 _POLL_S: Final = 0.25
 # Begin anew, nothing was written: a name vanished under us, a deadlock, a serialisation failure.
 _AGAIN: Final = frozenset({"SL001", "40P01", "40001"})
 _TRIES: Final = 100
+# How long a group waits for a row that another process holds, and how long the parts of such a group do.
+_GROUP_MS: Final = 200
+_PART_MS: Final = 50
+_HELD: Final = "55P03"
+# Classes of errors that one commit may bring upon its group: its data, a limit, a row held or damaged.
+_OF_ONE: Final = frozenset({"22", "23", "40", "54", "55", "XX"})
+
+
+class _HeldUp(Exception):
+    """The answer of a group to one that must wait for a row: it shall not make the others wait."""
 
 
 class PostgresBackend:
     """See AtomicBackend, Inspectable and Portable for what it promises.
 
     `timeout_s` bounds a connection attempt, the wait for a free connection and the wait for a row that
-    another transaction holds. A commit whose answer is lost is repeated if it has a `once`, else it raises
-    OutcomeUnknown.
+    another transaction holds. A commit that waits for a row leaves its group and takes a connection apart,
+    of which there are `pool_size` too, so that it holds up nobody else. A commit whose answer is lost is
+    repeated if it has a `once`, else it raises OutcomeUnknown.
     """
 
     def __init__(
@@ -79,17 +88,19 @@ class PostgresBackend:
         timeout_s: float = 30.0,
     ) -> None:
         self._pool = Pool(url, check_schema(schema), size=pool_size, timeout_s=timeout_s)
+        # For commits that wait for a row, so that no number of them keeps the others from a connection.
+        self._patient_pool = Pool(url, schema, size=pool_size, timeout_s=timeout_s)
         try:
             with self._pool.borrow() as connection:
-                self._lineage = prepare_schema(connection, schema, create=create)
+                prepare_schema(connection, schema, create=create)
         except BaseException:
             self._pool.close()
             raise
         self._counts = {"commits": 0, "conflicts": 0}
         self._group = GroupCommit(self._run)
-        self._bell = Bell(self._pool.connect, f"strandline {self._lineage}")
+        self._bell = Bell(self._pool.connect, f"strandline {sha256(schema.encode()).hexdigest()[:32]}")
         # An object that is dropped without close() still ends its thread and its connections.
-        self._finalizer = weakref.finalize(self, _let_go, self._pool, self._bell)
+        self._finalizer = weakref.finalize(self, _let_go, self._pool, self._patient_pool, self._bell)
 
     # Writing
 
@@ -103,13 +114,17 @@ class PostgresBackend:
             outcome = self._alone(*names, lambda transaction: decide(transaction, prepared), once=once)
             self._count([outcome])
         else:
-            outcome = self._group.submit(prepared)
+            outcome = self._submit(prepared)
         if not isinstance(outcome, Conflict):
             self._after(prepared)
         return outcome
 
     def append(self, stream: str, event: Event) -> int:
-        if event.seq < 1:
+        if event.stream != stream:
+            raise UsageError(
+                f"an event of stream {event.stream!r} is no event of {stream!r}", hint="name one of them"
+            )
+        if type(event.seq) is not int or not 1 <= event.seq <= MAX_SEQ:
             raise SequenceError(stream, seq=event.seq, last_seq=self.last_seq(stream))
         write = Append(stream, event.type, event.at, event.data)
         outcome = self.commit([ExpectSeq(stream, event.seq - 1)], [write])
@@ -126,33 +141,84 @@ class PostgresBackend:
     def kv_delete(self, key: str) -> None:
         self.commit([], [Delete(key)])
 
-    def _run(self, prepareds: list[Prepared]) -> Sequence[Outcome | BaseException]:
-        """One transaction for a group; what has no answer is asked for once more, if it has a `once`."""
+    def _submit(self, prepared: Prepared) -> Outcome:
         try:
-            outcomes = self._call(prepareds)
-        except OutcomeUnknown as unknown:
-            repeatable = [prepared for prepared in prepareds if prepared.once is not None]
-            try:
-                settled = iter(self._call(repeatable) if repeatable else ())
-            except StrandlineError:
-                settled = iter([_unknown(prepared, unknown) for prepared in repeatable])
-            outcomes = [
-                _unknown(prepared, unknown) if prepared.once is None else next(settled)
-                for prepared in prepareds
-            ]
+            return self._group.submit(prepared)
+        except _HeldUp:
+            pass
+        (outcome,) = self._settled([prepared], self._patient_pool, self._pool.timeout_ms)
+        self._count([outcome])
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _run(self, prepareds: list[Prepared]) -> Sequence[Outcome | BaseException]:
+        """Decide a group. Nobody in it waits long for a row that another process holds."""
+        outcomes = self._decided(prepareds, min(_GROUP_MS, self._pool.timeout_ms), [])
         self._count(outcomes)
         return outcomes
 
-    def _call(self, prepareds: list[Prepared]) -> list[Outcome | BaseException]:
+    def _decided(
+        self, prepareds: list[Prepared], patience_ms: int, held: list[_Names]
+    ) -> list[Outcome | BaseException]:
+        """One transaction for all, or for each half if one of them may be why there can be none for all."""
+        try:
+            return self._settled(prepareds, self._pool, patience_ms)
+        except (StrandlineError, struct.error, OverflowError) as error:
+            state = _state(error)
+            if isinstance(error, StoreUnavailable) and state[:2] not in _OF_ONE:
+                raise
+            if len(prepareds) == 1:
+                if state != _HELD:
+                    return [error]
+                held.append(_names(prepareds[0]))
+                return [_HeldUp()]
+        middle = len(prepareds) // 2
+        return [
+            outcome
+            for half in (prepareds[:middle], prepareds[middle:])
+            for outcome in self._decided_half(half, held)
+        ]
+
+    def _decided_half(self, prepareds: list[Prepared], held: list[_Names]) -> list[Outcome | BaseException]:
+        """Who needs all that one needs who is held up is held up too, and not tried."""
+        free = [p for p in prepareds if not any(names and names <= _names(p) for names in held)]
+        found: list[Outcome | BaseException] = []
+        try:
+            found += self._decided(free, min(_PART_MS, self._pool.timeout_ms), held) if free else ()
+        except Exception as error:  # noqa: BLE001  # it fails this half: the other may be stored
+            found += [error] * len(free)
+        tried, outcomes = {id(prepared) for prepared in free}, iter(found)
+        return [next(outcomes) if id(prepared) in tried else _HeldUp() for prepared in prepareds]
+
+    def _settled(
+        self, prepareds: list[Prepared], pool: Pool, patience_ms: int
+    ) -> list[Outcome | BaseException]:
+        """One transaction; what has no answer is asked for once more, if it has a `once`."""
+        try:
+            return self._call(prepareds, pool, patience_ms)
+        except OutcomeUnknown as unknown:
+            repeatable = [prepared for prepared in prepareds if prepared.once is not None]
+            try:
+                settled = iter(self._call(repeatable, pool, self._pool.timeout_ms) if repeatable else ())
+            except StrandlineError:
+                settled = iter([_unknown(prepared, unknown) for prepared in repeatable])
+            return [
+                _unknown(prepared, unknown) if prepared.once is None else next(settled)
+                for prepared in prepareds
+            ]
+
+    def _call(self, prepareds: list[Prepared], pool: Pool, patience_ms: int) -> list[Outcome | BaseException]:
         """Decide and write a group in one round trip; begun anew while nothing was written."""
         if block := group.lone_block(prepareds):
-            return [group.stored(prepareds[0], self._ask(*group.block_query(*block)))]
-        arguments = group.arguments(prepareds, kept=KEPT_COMMIT_MARKERS)
-        return group.outcomes(prepareds, self._ask(group.CALL, arguments), self.event_at)
+            query = group.block_query(*block, patience_ms=patience_ms)
+            return [group.stored(prepareds[0], self._ask(pool, *query))]
+        arguments = group.arguments(prepareds, kept=KEPT_COMMIT_MARKERS, patience_ms=patience_ms)
+        return group.outcomes(prepareds, self._ask(pool, group.CALL, arguments), self.event_at)
 
-    def _ask(self, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> Any:
+    def _ask(self, pool: Pool, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> Any:
         for _ in range(_TRIES):
-            with self._pool.borrow() as connection:
+            with pool.borrow() as connection:
                 try:
                     return connection.execute(query, arguments, binary=True, prepare=True).fetchone()
                 except psycopg.Error as error:
@@ -176,7 +242,7 @@ class PostgresBackend:
                 try:
                     return run_alone(connection, streams, keys, work, once=once)
                 except StoreUnavailable as error:
-                    if getattr(error.__cause__, "sqlstate", None) not in _AGAIN:
+                    if _state(error) not in _AGAIN:
                         raise
                     last = error
         raise last
@@ -292,6 +358,8 @@ class PostgresBackend:
         return self._with(lambda connection: read.stream_page(connection, prefix, after, limit))
 
     def kv_get(self, key: str) -> Storable:
+        if key == LINEAGE:
+            return self._with(lineage)
         return self._with(lambda connection: read.value(connection, key))[1]
 
     def kv_has(self, key: str) -> bool:
@@ -326,7 +394,7 @@ class PostgresBackend:
         streams, events, size = self._with(sweep.counts)
         return {
             "backend": "postgres",
-            "lineage": self._lineage,
+            "lineage": self._with(lineage),
             "format": current_format(),
             "streams": streams,
             "events": events,
@@ -355,21 +423,35 @@ class PostgresBackend:
 
     def dump(self, *, raw: bool = False) -> Iterator[Record]:  # noqa: ARG002  # Postgres refuses no row by itself
         self._pool.check()
-        return portable.dump(self._pool.connect, self._line_up, self._lineage)
+        return portable.dump(self._pool.connect, self._line_up)
 
     def load(self, records: Iterable[Record]) -> Mapping[str, int]:
         self._pool.check()
         with self._pool.borrow() as connection:
-            return portable.load(connection, self, records)
+            return portable.load(connection, records)
 
     def close(self) -> None:
         self._finalizer()
 
 
-def _let_go(pool: Pool, bell: Bell) -> None:
+def _let_go(pool: Pool, patient_pool: Pool, bell: Bell) -> None:
     pool.close()
+    patient_pool.close()
     if pool.is_ours():  # in a child after a fork the thread and its locks are the parent's
         bell.close()
+
+
+def _state(error: BaseException) -> str:
+    """The SQLSTATE behind an error, if the server sent one."""
+    return getattr(error.__cause__, "sqlstate", None) or ""
+
+
+def _names(prepared: Prepared) -> _Names:
+    """The rows that a commit locks, but for its marker, which is hardly ever another's too."""
+    streams, keys = group.names_of([prepared])
+    return frozenset(
+        [("stream", name) for name in streams] + [("key", name) for name in keys if name != prepared.once_key]
+    )
 
 
 def _unknown(prepared: Prepared, error: OutcomeUnknown) -> OutcomeUnknown:

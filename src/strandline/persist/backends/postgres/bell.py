@@ -1,5 +1,7 @@
 """Wakes those who wait for a stream, here and in other processes, by NOTIFY: a hint, they look again anyway.
 
+The thread outlives every failure: it says that it may have missed something, and begins anew.
+
 A notification takes a lock on the whole cluster at its commit, so none is sent with a commit of ours: a
 thread sends them after it, at most one in 20 ms, that names the streams by checksum. The thread and its
 connection are made when first needed. A crash before it sends leaves waiters to their next look.
@@ -16,7 +18,6 @@ from zlib import crc32
 
 import psycopg
 
-from strandline.errors import StrandlineError
 from strandline.persist.backends.postgres.pool import Connection
 
 _LEAST_GAP_S: Final = 0.02
@@ -93,9 +94,15 @@ class Bell:
 
     def _poke(self) -> None:
         """Under the lock: have the thread look, making it if need be."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="strandline-bell", daemon=True)
-            self._thread.start()
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="strandline-bell", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # There is no thread to be had, as when the interpreter ends: waiters look for themselves.
+                self._pending.clear()
+                return
+            self._thread = thread
         if not self._is_poked:
             self._is_poked = True
             self._outer.send(b"!")
@@ -110,7 +117,7 @@ class Bell:
                     connection = self._connect()
                     connection.execute("set synchronous_commit = off")  # a hint need not be durable
                 self._serve(connection)
-            except (psycopg.Error, StrandlineError, OSError):
+            except Exception:  # noqa: BLE001  # a thread that died would leave its waiters to their polls
                 # Whatever was sent meanwhile is missed: all look for themselves, now and until we listen
                 # again.
                 self._forget()
@@ -164,10 +171,13 @@ class Bell:
         """Hand on what is notified, for that long; without a limit until something else is to be done."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         heard, poked = connection.fileno(), self._inner.fileno()
-        watched = [heard, poked] if until is None else [heard]
+        poll = select.poll()  # select() knows no descriptor above 1023
+        poll.register(heard, select.POLLIN)
+        if until is None:
+            poll.register(poked, select.POLLIN)
         while until is None or time.monotonic() < until:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            readable, _, _ = select.select(watched, [], [], left)
+            left_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
+            readable = {fileno for fileno, _ in poll.poll(left_ms)}
             if heard in readable:
                 for notice in connection.notifies(timeout=0):
                     with self._lock:

@@ -11,7 +11,7 @@ from psycopg.types.numeric import Float8, Int8
 from strandline.errors import EventCorrupt, StrandlineError
 from strandline.persist.backend import Append, Delete, Expectation, ExpectSeq, Outcome, Truncate
 from strandline.persist.backends.postgres.pack import Record, ints, reals, record, texts
-from strandline.persist.backends.postgres.rows import SEAM, at_columns, split_ats
+from strandline.persist.backends.postgres.rows import SEAM, at_columns, split_ats, value_of
 from strandline.persist.commit import (
     Prepared,
     PutText,
@@ -22,18 +22,18 @@ from strandline.persist.commit import (
     pointer_sum,
     repeated_events,
 )
-from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar
+from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, make_event
 from strandline.persist.reserved import COMMIT_SCOPE
-from strandline.persist.value import decode, encode
+from strandline.persist.value import MAX_SEQ, encode
 
-CALL: Final = "select * from commit_group(%b, %b, %b, %b, %b, %b)"
+CALL: Final = "select * from commit_group(%b, %b, %b, %b, %b, %b, %b)"
 
 
 def _block(events: str, line: str = "") -> str:
     """The same for the most usual of all, one block of a stream, nothing expected; it gives the first seq.
 
     A plain statement is quicker than a function. Its rows are numbered, and put in line for the global order,
-    once the stream's row is locked.
+    once the stream's row is locked. `patience` is the lock_timeout in milliseconds; null leaves it as it is.
     """
     queued = f"""), queued as (
             insert into queue (stream_id, seq, crc, at_int, at_real, at_text)
@@ -42,7 +42,10 @@ def _block(events: str, line: str = "") -> str:
     """
     return f"""
         with head as (
-            insert into stream as s (name, last_seq) values (%(stream)b, %(count)b)
+            insert into stream as s (name, last_seq) select %(stream)b, %(count)b
+            where set_config(
+                'lock_timeout', coalesce(%(patience)b, current_setting('lock_timeout')), true
+            ) <> ''
             on conflict (name) do update set last_seq = s.last_seq + excluded.last_seq
             returning s.id, s.last_seq - %(count)b as before
         ), stored as (
@@ -161,14 +164,18 @@ def lone_block(group: Sequence[Prepared]) -> tuple[str, list[Row]] | None:
     return found[0] if found else None
 
 
-def block_query(stream: str, rows: Sequence[Row]) -> tuple[str, dict[str, Any]]:
+def block_query(
+    stream: str, rows: Sequence[Row], *, patience_ms: int | None = None
+) -> tuple[str, dict[str, Any]]:
     """The statement that appends a block, and what it takes; it gives the first seq."""
+    patience = None if patience_ms is None else str(patience_ms)
     if len(rows) == 1:
         ((type_, at, data, crc, is_global),) = rows
         at_int, at_real, at_text = at_columns(at)
         return _BLOCKS[True, is_global], {
             "stream": stream,
             "count": Int8(1),
+            "patience": patience,
             "crc": Int8(crc),
             "at_int": None if at_int is None else Int8(at_int),
             "at_real": None if at_real is None else Float8(at_real),
@@ -182,6 +189,7 @@ def block_query(stream: str, rows: Sequence[Row]) -> tuple[str, dict[str, Any]]:
     return _BLOCKS[False, any(flags)], {
         "stream": stream,
         "count": Int8(len(rows)),
+        "patience": patience,
         "crcs": ints(crcs),
         "at_ints": ints(at_ints),
         "at_reals": reals(at_reals),
@@ -192,13 +200,14 @@ def block_query(stream: str, rows: Sequence[Row]) -> tuple[str, dict[str, Any]]:
     }
 
 
-def arguments(group: Sequence[Prepared], *, kept: int) -> tuple[Any, ...]:
+def arguments(group: Sequence[Prepared], *, kept: int, patience_ms: int) -> tuple[Any, ...]:
     """What `CALL` takes."""
     streams, keys = names_of(group)
     coder = _Coder(streams, keys)
     for prepared in group:
         coder.add(prepared)
-    return texts(streams), texts(keys), ints(coder.code), texts(coder.words), coder.rows.packed(), Int8(kept)
+    code, words, rows = ints(coder.code), texts(coder.words), coder.rows.packed()
+    return texts(streams), texts(keys), code, words, rows, Int8(kept), str(patience_ms)
 
 
 class _Coder:
@@ -245,7 +254,7 @@ class _Coder:
         if isinstance(step, Delete):
             return 3, self._keys[step.key], 0
         assert isinstance(step, Truncate), "redactions are decided apart"
-        return 4, self._streams[step.stream], step.n
+        return 4, self._streams[step.stream], max(0, min(step.n, MAX_SEQ))  # at or below 0 it hides nothing
 
     def _marker(self, prepared: Prepared, row: int) -> tuple[list[int], int, int, bool]:
         """The marker's value as `decide` would write it, a seam for each seq, and which seqs those are."""
@@ -267,21 +276,23 @@ class _Coder:
 
 def outcomes(
     group: Sequence[Prepared],
-    answer: tuple[list[int], list[int | None], list[str | None]],
+    answer: tuple[list[Any], ...],
     event_at: Callable[[str, int], Event | None],
 ) -> list[Outcome | BaseException]:
-    """What the function answered, for each commit of the group."""
-    statuses, firsts, actuals = answer
+    """What the function answered, for each commit of the group; what is damaged is told to its own caller."""
+    statuses, firsts, *actuals = answer
     results: list[Outcome | BaseException] = []
     step = 0
-    for prepared, status, text in zip(group, statuses, actuals, strict=True):
-        if status == 0:
-            results.append(stored(prepared, firsts[step : step + len(prepared.steps)]))
-        elif status < 0:
-            assert text is not None, "a known `once` comes with its marker"
-            results.append(_repeated(prepared, decode(text), event_at))
-        else:
-            results.append(_conflict(prepared.preconditions[status - 1], text))
+    for prepared, status, *actual in zip(group, statuses, *actuals, strict=True):
+        try:
+            if status == 0:
+                results.append(stored(prepared, firsts[step : step + len(prepared.steps)]))
+            elif status < 0:
+                results.append(_repeated(prepared, _value(prepared.once_key, *actual), event_at))
+            else:
+                results.append(_conflict(prepared.preconditions[status - 1], *actual))
+        except StrandlineError as error:
+            results.append(error)
         step += len(prepared.steps)
     return results
 
@@ -290,22 +301,30 @@ def stored(prepared: Prepared, firsts: Sequence[int | None]) -> list[Event]:
     appends = (write for write in prepared.writes if type(write) is Append)
     given = (first for first in firsts if first is not None)
     return [
-        Event(stream, seq, row.type, row.at, write.data)
+        make_event(stream, seq, row.type, row.at, write.data)
         for (stream, rows), first in zip(blocks(prepared), given, strict=True)
         for seq, (row, write) in enumerate(zip(rows, appends, strict=False), first)
     ]
 
 
-def _conflict(unmet: Expectation, text: str | None) -> Conflict:
+def _conflict(unmet: Expectation, text: str | None, seqs: str | None, sum_: int | None) -> Conflict:
     if isinstance(unmet, ExpectSeq):
         assert text is not None, "a seq that is not met comes with the one that is there"
         return Conflict(unmet.seq, int(text), "STALE", unmet.stream)
-    return Conflict(unmet.value, ABSENT if text is None else decode(text), "STALE", unmet.key)
+    actual = ABSENT if text is None else _value(unmet.key, text, seqs, sum_)
+    return Conflict(unmet.value, actual, "STALE", unmet.key)
 
 
-def _repeated(
-    prepared: Prepared, marker: Any, event_at: Callable[[str, int], Event | None]
-) -> Outcome | BaseException:
+def _value(key: str, text: str | None, seqs: str | None, sum_: int | None) -> Any:
+    """The value of a key as the function gives it, checked; `seqs` is the text of an array."""
+    assert text is not None, "a known `once` comes with its marker"
+    assert sum_ is not None, "a value comes with its checksum"
+    return value_of(
+        key, text, None if seqs is None else [int(seq) for seq in seqs[1:-1].split(",") if seq], sum_
+    )
+
+
+def _repeated(prepared: Prepared, marker: Any, event_at: Callable[[str, int], Event | None]) -> Outcome:
     """As `decide` answers a known `once`; the event under a reused key is read after the commit."""
     assert prepared.once is not None
     scope, key = prepared.once
@@ -316,7 +335,7 @@ def _repeated(
             return Conflict(key, None, "KEY_REUSED", scope)
         stream, seq = marker["runs"][0][:2]
         return Conflict(key, event_at(stream, seq) or Compacted(stream, seq), "KEY_REUSED", scope)
-    except StrandlineError as error:
-        return error
-    except (LookupError, TypeError, ValueError):
-        return EventCorrupt(prepared.once_key, None, "it is no marker")
+    except StrandlineError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise EventCorrupt(prepared.once_key, None, "it is no marker") from error

@@ -5,7 +5,8 @@ import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, TypeAlias
+from math import isfinite
+from typing import Any, Final, NoReturn, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -14,6 +15,8 @@ from psycopg.pq import TransactionStatus
 
 from strandline.errors import StoreUnavailable, UsageError
 from strandline.persist.backends.postgres import pack
+
+_MOST_TIMEOUT_S: Final = 2_000_000.0  # in milliseconds an int of Postgres
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -39,6 +42,11 @@ class Pool:
     """At most `size` connections, the one used last first."""
 
     def __init__(self, url: str, schema: str, *, size: int, timeout_s: float) -> None:
+        if type(size) is not int or size < 1:
+            raise UsageError(f"pool_size is {size!r:.80}", hint="pool_size is an int of 1 or more")
+        if type(timeout_s) not in (int, float) or not (isfinite(timeout_s) and timeout_s > 0):
+            raise UsageError(f"timeout_s is {timeout_s!r:.80}", hint="timeout_s is a finite number above 0")
+        timeout_s = min(timeout_s, _MOST_TIMEOUT_S)
         self.schema, self.timeout_s = schema, timeout_s
         self._url, self._size = url, size
         self._defaults = _defaults(url, timeout_s)
@@ -46,6 +54,10 @@ class Pool:
         self._room = threading.BoundedSemaphore(size)
         self._pid = os.getpid()
         self.is_closed = False
+
+    @property
+    def timeout_ms(self) -> int:
+        return max(1, round(self.timeout_s * 1000))
 
     def check(self) -> None:
         """Refuse an object that is closed, or that came here by a fork."""
@@ -70,7 +82,7 @@ class Pool:
         try:
             settings = {
                 "schema": sql.Identifier(self.schema),
-                "lock_timeout": sql.Literal(max(1, round(self.timeout_s * 1000))),
+                "lock_timeout": sql.Literal(self.timeout_ms),
             }
             connection.execute(sql.SQL(_SESSION).format(**settings))
             pack.register(connection)

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import psycopg
 from psycopg import IsolationLevel
 
 from strandline.errors import StrandlineError
 from strandline.persist.audit import refuse_unless_empty
-from strandline.persist.backend import AtomicBackend, Record
+from strandline.persist.backend import AtomicBackend, Record, StreamHead
+from strandline.persist.backends.postgres import read
 from strandline.persist.backends.postgres.pack import ints, reals, texts
 from strandline.persist.backends.postgres.pool import Connection, raise_translated
 from strandline.persist.backends.postgres.rows import at_columns, at_of, split_ats, value_record
-from strandline.persist.backends.postgres.schema import current_format
+from strandline.persist.backends.postgres.schema import current_format, lineage
+from strandline.persist.event import Storable
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, ONCE, reserved_prefix
 
 _FETCH: Final = 500
@@ -41,12 +43,12 @@ from queue q left join stream s on s.id = q.stream_id order by q.id
 """
 
 
-def dump(connect: Callable[[], Connection], line_up: Callable[[], None], lineage: str) -> Iterator[Record]:
+def dump(connect: Callable[[], Connection], line_up: Callable[[], None]) -> Iterator[Record]:
     """Everything as of one instant. The connection lasts as long as the iterator."""
     with closing(connect()) as connection:
         try:
             _begin_snapshot(connection, line_up)
-            yield Record("meta", ("lineage", lineage))
+            yield Record("meta", ("lineage", lineage(connection)))
             yield Record("meta", ("format", current_format()))
             yield Record("meta", ("backend", "postgres"))
             yield from _dump_keys(connection)
@@ -115,13 +117,13 @@ def _dump_pointers(connection: Connection) -> Iterator[Record]:
         yield Record("pointer", (position, name, seq, at_of(at_int, at_real, at_text), crc + position))
 
 
-def load(connection: Connection, b: AtomicBackend, records: Iterable[Record]) -> Mapping[str, int]:
+def load(connection: Connection, records: Iterable[Record]) -> Mapping[str, int]:
     """Fill an empty store in one transaction, a chunk of rows at a time."""
     try:
         with connection.transaction():
             connection.execute("select lock_positions()")
             connection.execute("lock table stream, kv, event, queue, pointer in share row exclusive mode")
-            refuse_unless_empty(b)
+            refuse_unless_empty(cast("AtomicBackend", _Inside(connection)))  # all that it asks for
             loader = _Loader(connection)
             for record in records:
                 loader.take(record)
@@ -129,6 +131,19 @@ def load(connection: Connection, b: AtomicBackend, records: Iterable[Record]) ->
     except psycopg.Error as error:
         raise_translated(error)
     return loader.counts
+
+
+class _Inside:
+    """The listings of the store on one connection, inside its transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def stream_scan(self, prefix: str, *, after: str, limit: int) -> list[StreamHead]:
+        return read.stream_page(self._connection, prefix, after, limit)
+
+    def kv_scan(self, prefix: str, *, after: str, limit: int) -> list[tuple[str, Storable]]:
+        return read.value_page(self._connection, prefix, after, limit)
 
 
 class _Loader:

@@ -119,9 +119,10 @@ def chosen_page(
 ) -> list[Event]:
     """The same of one type, within a window of time, or both.
 
-    A type alone is an index in order of seq. A window is not: the next few rows are looked at first, where
-    the events of a window that is read page by page stand; if none of them is in it, the index of its kind of
-    `at` is.
+    A type alone is an index in order of seq. A window is not, and has two ways: a walk by seq, which costs
+    what stands before the page, and the index of its kind of `at`, which costs the whole window. They take
+    turns at a growing number of rows, so a page costs no more than a few times the cheaper of the two, and
+    all pages of a window together no more than a few walks of the stream.
     """
     asked: dict[str, Any] = {"stream": stream, "first": Int8(first), "last": Int8(last)}
     asked["limit"] = Int8(min(limit, PAGE_ROWS))
@@ -138,10 +139,20 @@ def chosen_page(
     if bounds is None:
         return []
     conditions = _within(bounds, asked)
-    few = f"select * from event e where stream_id = s.id and {near} order by seq limit {_NEAR_ROWS}"
+    few = f"select * from event e where stream_id = s.id and {near} order by seq limit %(rows)b"
     within = " or ".join(conditions)
-    if found := _chosen(connection, asked, f"select * from ({few}) e where {within} order by seq"):
-        return found
+    rows = _NEAR_ROWS
+    while True:
+        asked["rows"] = Int8(rows)
+        if found := _chosen(connection, asked, f"select * from ({few}) e where {within} order by seq"):
+            return found
+        walked, seq = _one(connection, asked, f"select count(*), max(e.seq) from stream s, lateral ({few}) e")
+        if walked < rows:
+            return []
+        asked["first"] = Int8(seq + 1)  # what is appended meanwhile comes after that
+        if _is_small(connection, asked, conditions):
+            break
+        rows *= 2
     # Columns in an expression are no use to the planner: only the index of `at` is left to it.
     far = (seqs + types).format(seq="(seq + 0)", type="(type || '')")
     each = (
@@ -149,6 +160,22 @@ def chosen_page(
         for one in conditions
     )
     return _chosen(connection, asked, f"select * from ({' union all '.join(each)}) e order by seq")
+
+
+def _is_small(connection: Connection, asked: dict[str, Any], conditions: list[str]) -> bool:
+    """Whether a window has fewer events, of any seq, than rows were asked for."""
+    each = " union all ".join(
+        f"(select from event where stream_id = s.id and {one} limit %(rows)b)" for one in conditions
+    )
+    (count,) = _one(connection, asked, f"select count(*) from stream s, lateral ({each}) e")
+    return bool(count < asked["rows"])
+
+
+def _one(connection: Connection, asked: dict[str, Any], select: str) -> Row:
+    query = f"{select} where s.name = %(stream)b"
+    row = connection.execute(query.encode(), asked, binary=True, prepare=False).fetchone()
+    assert row is not None, "a count has a row"
+    return row
 
 
 def _chosen(connection: Connection, asked: dict[str, Any], ordered: str) -> list[Event]:

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from strandline.errors import EventCorrupt
 from strandline.persist.commit import key_crc, pointer_sum
-from strandline.persist.event import Event, Scalar, Storable
+from strandline.persist.event import Event, Scalar, Storable, make_event
 from strandline.persist.reserved import GLOBAL
 from strandline.persist.value import MAX_SEQ, decode
 
@@ -51,7 +51,7 @@ def events_of(stream: str, rows: Iterable[Sequence[Any]]) -> list[Event]:
         stamp = at if at_text is None else '"' + at_text
         if crc32(f"{type_}\0{stamp}\0{text}".encode(), start) + seq != sum_:
             raise EventCorrupt(stream, seq, "its checksum does not match")
-        events.append(Event(stream, seq, type_, at, decode(text)))
+        events.append(make_event(stream, seq, type_, at, decode(text)))
     return events
 
 

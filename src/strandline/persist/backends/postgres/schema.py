@@ -41,8 +41,8 @@ def check_schema(schema: object) -> str:
     return schema
 
 
-def prepare_schema(connection: Connection, schema: str, *, create: bool) -> str:
-    """Make or upgrade the store if it must be; its lineage."""
+def prepare_schema(connection: Connection, schema: str, *, create: bool) -> None:
+    """Make or upgrade the store if it must be."""
     try:
         _refuse_encoding(connection)
         if _found_format(connection, schema) != current_format():
@@ -52,9 +52,13 @@ def prepare_schema(connection: Connection, schema: str, *, create: bool) -> str:
                 )
                 connection.execute("select pg_advisory_xact_lock(%s::bigint)", [lock])
                 _upgrade(connection, schema, _found_format(connection, schema), create)
-        row = connection.execute("select value from meta where name = 'lineage'").fetchone()
     except psycopg.Error as error:
         raise_translated(error)
+
+
+def lineage(connection: Connection) -> str:
+    """The lineage of the store that is in the schema now: it may have been replaced since it was opened."""
+    row = connection.execute("select value from meta where name = 'lineage'").fetchone()
     assert row is not None, "the lineage is made with the tables"
     return str(row[0])
 

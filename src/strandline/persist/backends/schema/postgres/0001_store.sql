@@ -105,7 +105,7 @@ begin
     end loop;
 end $$;
 
-create function lock_keys(names text[], is_new boolean, out texts text[], out seqs text[])
+create function lock_keys(names text[], is_new boolean, out texts text[], out seqs text[], out sums bigint[])
 language plpgsql as $$
 declare
     found_keys integer;
@@ -119,8 +119,8 @@ begin
                 order by n.name collate "C"
                 on conflict (key) do nothing;
         end if;
-        select array_agg(k.text), array_agg(k.seqs::text), count(*) into texts, seqs, found_keys
-            from (select kv.text, kv.seqs from kv where key = any (names) order by key for update) k;
+        select array_agg(k.text), array_agg(k.seqs::text), array_agg(k.sum), count(*) into texts, seqs, sums, found_keys
+            from (select kv.text, kv.seqs, kv.sum from kv where key = any (names) order by key for update) k;
         exit when found_keys = cardinality(names);
         if cardinality(names) > 1 then
             raise exception using errcode = 'SL001', message = 'a name vanished';
@@ -144,10 +144,11 @@ create type event_columns as (
 --     for each run of the marker: the step, counted in the group, and the row in it, whose seq it begins with
 -- and `words` are, for each commit, the text of each key's expectation (null: absent), of each put, of its marker.
 -- statuses: 0 done, -1 its `once` is known, n its n-th expectation is unmet. firsts: of each append its first seq.
--- actuals: the marker, or what was there instead.
+-- actuals: the marker, or what was there instead; of a key's value as it is stored, with its seqs and its sum.
+-- `kept` markers of the scope $commit stay, or up to a hundredth more. `patience` is the lock_timeout of this call.
 create function commit_group(
-    names text[], keys text[], code bigint[], words text[], rows event_columns, kept bigint,
-    out statuses bigint[], out firsts bigint[], out actuals text[]
+    names text[], keys text[], code bigint[], words text[], rows event_columns, kept bigint, patience text,
+    out statuses bigint[], out firsts bigint[], out actuals text[], out actual_seqs text[], out actual_sums bigint[]
 )
 language plpgsql as $$
 declare
@@ -158,9 +159,10 @@ declare
     c integer := 0;                 -- commits
     s integer := 0; s_end integer;  -- steps
     n integer; k integer; expects integer; runs integer;
-    status integer; actual text; checksum bigint; run_seqs bigint[]; newest bigint;
+    status integer; actual text; checksum bigint; run_seqs bigint[]; oldest bigint; newest bigint;
     is_bounded boolean;
 begin
+    perform set_config('lock_timeout', patience, true);
     if cardinality(names) > 0 then
         if cardinality(names) = 1 then  -- as lock_streams does, without the call
             select array[id], array[last_seq], array[truncated] into ids, lasts, truncs
@@ -179,16 +181,16 @@ begin
                 if found then
                     key_texts := array[null::text];
                     key_seqs := array[null::text];
+                    key_sums := array[0::bigint];
                 end if;
             else
-                select array[k.text], array[k.seqs::text] into key_texts, key_seqs
+                select array[k.text], array[k.seqs::text], array[k.sum] into key_texts, key_seqs, key_sums
                     from kv k where key = keys[1] for update;
             end if;
         end if;
         if key_texts is null then
-            select l.texts, l.seqs into key_texts, key_seqs from lock_keys(keys, code[5] > 0) l;
+            select l.texts, l.seqs, l.sums into key_texts, key_seqs, key_sums from lock_keys(keys, code[5] > 0) l;
         end if;
-        key_sums := array_fill(0::bigint, array[cardinality(keys)]);
         key_nrs := array_fill(null::bigint, array[cardinality(keys)]);
         key_touched := array_fill(false, array[cardinality(keys)]);
     end if;
@@ -196,6 +198,8 @@ begin
     statuses := '{}';
     firsts := '{}';
     actuals := '{}';
+    actual_seqs := '{}';
+    actual_sums := '{}';
     while i < cardinality(code) loop
         c := c + 1;
         expects := code[i + 1];
@@ -209,10 +213,13 @@ begin
         i_end := i + 2 * expects + 3 * (s_end - s) + 2 * runs;
         status := 0;
         actuals[c] := null;
+        actual_seqs[c] := null;
+        actual_sums[c] := null;
         if k > 0 and key_texts[k] is not null then
             status := -1;
-            actuals[c] := case when key_seqs[k] is null then key_texts[k]
-                             else filled(key_texts[k], key_seqs[k]::bigint[]) end;
+            actuals[c] := key_texts[k];
+            actual_seqs[c] := key_seqs[k];
+            actual_sums[c] := key_sums[k];
             expects := 0;
         end if;
         for x in 1 .. expects loop
@@ -229,7 +236,9 @@ begin
                                else filled(key_texts[-n], key_seqs[-n]::bigint[]) end;
                 if actual is distinct from words[w] then
                     status := x;
-                    actuals[c] := actual;
+                    actuals[c] := key_texts[-n];
+                    actual_seqs[c] := key_seqs[-n];
+                    actual_sums[c] := key_sums[-n];
                     exit;
                 end if;
             end if;
@@ -274,6 +283,7 @@ begin
             key_touched[k] := true;
             if is_bounded then
                 newest := nextval('marker_nr');
+                oldest := coalesce(oldest, newest);
                 key_nrs[k] := newest;
             end if;
         end if;
@@ -309,9 +319,11 @@ begin
             where kv.key = v.key and v.touched and v.text is not null;
         delete from kv using unnest(keys, key_texts) as v (key, text) where kv.key = v.key and v.text is null;
     end if;
-    if newest > kept then
+    -- Rollbacks leave gaps in the numbers, so the markers are counted: a walk of the index, once in kept / 100 of them.
+    if newest > kept and newest / greatest(kept / 100, 1) > (oldest - 1) / greatest(kept / 100, 1) then
+        select nr into oldest from kv where nr is not null order by nr desc offset kept - 1 limit 1;
         delete from kv where key in
-            (select key from kv where nr <= newest - kept order by nr limit 1000 for update skip locked);
+            (select key from kv where nr < oldest order by nr limit 10000 for update skip locked);
     end if;
     s := rows.steps[1];
     if cardinality(rows.data) = 1 and firsts[s] is not null then  -- as below, without unpacking
