@@ -17,7 +17,7 @@ def test_the_python_blocks_of_a_page_run_top_to_bottom(
     scope: dict[str, object] = {}
 
     for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"{page} block {number}", "exec"), scope)  # noqa: S102  # our own pages
+        exec(compile(block, f"{page} block {number}", "exec"), scope)  # our own pages
 
     assert blocks, f"{page} has no example"
     assert list(tmp_path.iterdir()), "the example made its store"

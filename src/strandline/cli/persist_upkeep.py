@@ -10,7 +10,7 @@ from strandline.cli.group import command, confirmed, tell
 from strandline.cli.output import Progress, print_event, print_facts, print_json, print_table, progress, shown
 from strandline.cli.target import Target, store_options
 from strandline.cli.values import now_us, parse_value
-from strandline.errors import NotFoundError, UsageError
+from strandline.errors import CorruptionError, NotFoundError, UsageError
 from strandline.persist.backend import AtomicBackend, Backend, Damage, Portable, Record
 from strandline.persist.commit import redacted
 from strandline.persist.erasure import erase_stream, redact
@@ -86,7 +86,7 @@ def _set_aside(b: AtomicBackend, damaged: list[Damage], dry_run: bool, yes: bool
         try:
             quarantine(b, damage.name, damage.seq, now_us())
             done += 1
-        except NotFoundError as error:
+        except (NotFoundError, CorruptionError) as error:  # set aside with another, or out of reach
             tell("strandline persist verify", error.kind, error.message, error.hint, 1)
     return done
 

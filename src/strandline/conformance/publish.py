@@ -22,11 +22,10 @@ from strandline.conformance.runner import certify
 from strandline.conformance.scoreboard import Scoreboard, compare, fingerprint
 from strandline.conformance.suites import ALL
 
-
 INTRODUCTION: Final = """\
-Every rule of the store is a case, the same on each backend. *Skipped* is a capability that a backend declares
-not to have, with its reason on the scoreboard; a case never passes by not running. The level says how much was
-shown: basic (ten operations), atomic (threads), shared (processes), durable (SIGKILL)."""
+Every rule of the store is a case, the same on each backend. *Skipped* is a capability that a backend
+declares not to have, with its reason on the scoreboard; a case never passes by not running. The level says
+how much was shown: basic (ten operations), atomic (threads), shared (processes), durable (SIGKILL)."""
 
 
 @contextmanager

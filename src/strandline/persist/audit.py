@@ -67,7 +67,7 @@ class Auditor:
         elif kind == "event":
             stream, seq, type_, at, text, sum_ = body
             yield from self._stream.tick(seq)
-            if not _is_sound(lambda: event_crc(stream, type_, at, _bytes(text)) + seq == sum_):
+            if not is_sound_event(stream, seq, type_, at, text, sum_):
                 yield Damage("event", stream, seq, "its checksum does not match")
         elif kind == "pointer":
             position, stream, seq, at, sum_ = body
@@ -133,6 +133,11 @@ class _Places:
 
 def _bytes(text: Any) -> bytes:
     return text.encode() if isinstance(text, str) else bytes(text)
+
+
+def is_sound_event(stream: str, seq: int, type_: Any, at: Any, text: Any, sum_: Any) -> bool:
+    """Whether a row, whatever it holds by now, is the event that was stored."""
+    return _is_sound(lambda: event_crc(stream, type_, at, _bytes(text)) + seq == sum_)
 
 
 def _is_sound(check: Any) -> bool:

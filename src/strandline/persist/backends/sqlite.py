@@ -8,17 +8,25 @@ checkpoint of the log (about 1,000 pages, 4 MB); what is left is a prefix of the
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 import apsw
 
-from strandline.errors import EventCorrupt, OutcomeUnknown, StoreUnavailable, StrandlineError, UsageError
+from strandline.errors import (
+    CorruptionError,
+    EventCorrupt,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StrandlineError,
+    UsageError,
+)
 from strandline.failpoint import reach
-from strandline.persist.audit import audit, quarantine_writes, refuse_unless_empty
+from strandline.persist.audit import quarantine_writes, refuse_unless_empty
 from strandline.persist.backend import (
     Damage,
     Delete,
@@ -31,9 +39,26 @@ from strandline.persist.backend import (
     Truncate,
     Write,
 )
-from strandline.persist.backends.sqlite_file import connect, open_file
-from strandline.persist.backends.sqlite_read import is_damage, page_rows, time_bounds, trimmed
+from strandline.persist.backends.sqlite_file import (
+    connect,
+    damaged_file,
+    has_moved,
+    identity_of,
+    open_file,
+)
+from strandline.persist.backends.sqlite_read import (
+    DAMAGED_PAGE,
+    is_damage,
+    located,
+    located_globally,
+    located_key,
+    located_pointer,
+    page_rows,
+    time_bounds,
+    trimmed,
+)
 from strandline.persist.backends.sqlite_records import Loader, dumped
+from strandline.persist.backends.sqlite_survey import Unread, survey, surveyed
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
 from strandline.persist.commit import (
     GroupCommit,
@@ -42,9 +67,9 @@ from strandline.persist.commit import (
     decide,
     prepare,
 )
-from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.reserved import GLOBAL
-from strandline.persist.value import MAX_SEQ, check_limit, check_name, decode
+from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
+from strandline.persist.reserved import GLOBAL, LINEAGE
+from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq, decode
 
 PAGE_ROWS: Final = 1000
 PAGE_BYTES: Final = 16 * 1024 * 1024
@@ -69,6 +94,10 @@ class SqliteBackend:
             raise UsageError(
                 f"synchronous is {synchronous!r:.80}", hint="FULL, or NORMAL with its loss bound"
             )
+        if type(busy_timeout_s) not in (int, float) or not isfinite(busy_timeout_s) or busy_timeout_s < 0:
+            raise UsageError(
+                f"busy_timeout_s is {busy_timeout_s!r:.80}", hint="a number of seconds, 0 or more"
+            )
         self._path = Path(path).absolute()
         self._options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
         self._writer = open_file(
@@ -89,6 +118,7 @@ class SqliteBackend:
         self._poisoned: str | None = None
         self._is_closed = False
         self._counts = {"commits": 0, "conflicts": 0}
+        self._identity = identity_of(self._path)
         self._lineage = self._read_lineage()
 
     # Writing
@@ -111,7 +141,8 @@ class SqliteBackend:
         with self._transaction() as tx:
             outcomes = [_decided(tx, prepared) for prepared in group]
         for outcome in outcomes:
-            self._counts["conflicts" if isinstance(outcome, Conflict) else "commits"] += 1
+            if not isinstance(outcome, BaseException):
+                self._counts["conflicts" if isinstance(outcome, Conflict) else "commits"] += 1
         return outcomes
 
     def append(self, stream: str, event: Event) -> int:
@@ -139,6 +170,7 @@ class SqliteBackend:
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
                 yield tx
+                self._refuse_if_replaced()
                 reach("commit.before")
             except BaseException as error:
                 self._undo()
@@ -179,13 +211,14 @@ class SqliteBackend:
         if isinstance(error, apsw.ReadOnlyError):
             return StoreUnavailable("the store is open for reading only", hint="open it without read_only")
         if is_damage(error):
-            return EventCorrupt(self._path.name, 0, f"a page of the file is damaged ({error})")
+            return damaged_file(self._path, error)
         return StoreUnavailable(f"the store at {self._path.name} failed: {error}", hint="check the disk")
 
     # Reading
 
     @contextmanager
-    def _reader(self) -> Iterator[apsw.Connection]:
+    def _reader(self, damaged: Callable[[], StrandlineError] | None = None) -> Iterator[apsw.Connection]:
+        """`damaged` names what a damaged page is about, where that is known."""
         self._check_usable()
         try:
             connection = self._idle.pop()
@@ -194,15 +227,58 @@ class SqliteBackend:
         try:
             yield connection
         except apsw.Error as error:
+            if damaged is not None and is_damage(error):
+                raise damaged() from error
             raise self._unavailable(error) from error
         finally:
             self._idle.append(connection)
+            if self._is_closed:  # meanwhile, so that nobody else would close it
+                self._close_readers()
+
+    @contextmanager
+    def _own_reader(self) -> Iterator[apsw.Connection]:
+        """A connection for one long or odd read, which nobody uses after it."""
+        self._check_usable()
+        connection = self._connect()
+        try:
+            yield connection
+        except apsw.Error as error:
+            raise self._unavailable(error) from error
+        finally:
+            connection.close()
 
     def _connect(self) -> apsw.Connection:
-        return connect(self._path, **self._options)  # type: ignore[arg-type]  # as they were given to us
+        try:
+            connection = connect(self._path, **self._options)  # type: ignore[arg-type]  # as given to us
+        except apsw.Error as error:
+            self._refuse_if_replaced()
+            raise self._unavailable(error) from error
+        try:
+            self._refuse_if_replaced()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refuse_if_replaced(self) -> None:
+        """Another file under our name: the writer would go on in the old one, where nobody looks any more.
+
+        What is replaced between this and the end of a commit goes unnoticed until the next one.
+        """
+        try:
+            is_same = identity_of(self._path) == self._identity is not None
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the store at {self._path.name} cannot be looked at: {error}", hint="check folder and rights"
+            ) from error
+        if not is_same:
+            self._poisoned = "the file was replaced or removed under this store"
+            self._check_usable()
 
     def _read_lineage(self) -> str:
         try:
+            if has_moved(self._writer):  # before we looked which file it is
+                self._identity = None
             with self._reader() as connection:
                 return str(connection.execute("SELECT value FROM meta WHERE name = 'lineage'").get)
         except BaseException:
@@ -257,7 +333,7 @@ class SqliteBackend:
                 return iter(self._events(connection, stream, rows))
             except apsw.Error as error:
                 if is_damage(error):
-                    raise self._located(connection, stream, id_ << SEQ_BITS, first, last) from error
+                    raise located(connection, stream, id_ << SEQ_BITS, first, last) from error
                 raise
 
     def _events(
@@ -266,7 +342,7 @@ class SqliteBackend:
         names, size, events = self._seen.type_names, 0, []
         for id_, type_, at, text in rows:
             name = names.get(type_) or self._type_name(connection, type_)
-            events.append(Event(stream, id_ & SEQ_MASK, name, at, decode(text)))
+            events.append(make_event(stream, id_ & SEQ_MASK, name, at, decode(text)))
             size += len(text)
             if size > PAGE_BYTES:
                 break
@@ -275,7 +351,10 @@ class SqliteBackend:
     def _type_name(self, connection: apsw.Connection, id_: int) -> str:
         row = connection.execute("SELECT name FROM types WHERE id = ?", (id_,)).fetchone()
         if row is None:
-            raise EventCorrupt(self._path.name, 0, f"type {id_} has no name")
+            raise CorruptionError(
+                f"type {id_} of the store at {self._path.name} has no name",
+                hint="`strandline persist verify` lists all damage",
+            )
         self._seen.type_names[id_] = row[0]
         return str(row[0])
 
@@ -287,17 +366,6 @@ class SqliteBackend:
                 return None
             found = self._seen.streams[stream] = row[0]
         return found
-
-    def _located(
-        self, connection: apsw.Connection, stream: str, base: int, first: int, last: int
-    ) -> EventCorrupt:
-        """The first event that cannot be read, looked at one by one."""
-        for seq in range(first, min(last, first + PAGE_ROWS) + 1):
-            try:
-                connection.execute("SELECT data FROM events WHERE id = ?", (base + seq,)).fetchall()
-            except apsw.Error:
-                return EventCorrupt(stream, seq, "the page that holds it does not match its checksum")
-        return EventCorrupt(stream, first, "a page on the way to it does not match its checksum")
 
     def _pointers(
         self,
@@ -311,7 +379,7 @@ class SqliteBackend:
         if type_ not in (None, "pointer"):
             return iter(())
         within, bindings = time_bounds(start, end)
-        with self._reader() as connection:
+        with self._reader(lambda: located_pointer(connection, first)) as connection:
             rows: list[Any] = connection.execute(
                 "SELECT position, s.name, event & ?, at FROM pointers JOIN streams s ON s.id = event >> ?"
                 f" WHERE position BETWEEN ? AND ? AND {within} ORDER BY position LIMIT ?",
@@ -328,19 +396,17 @@ class SqliteBackend:
         return next(self.read_range(stream, seq, seq, limit=1), None) if seq >= 1 else None
 
     def global_range(self, first: int, *, limit: int) -> Iterator[tuple[int, Event | Compacted]]:
-        with self._reader() as connection:
+        most = min(check_limit(limit), PAGE_ROWS)
+        if first > MAX_SEQ:
+            return iter(())
+        with self._reader(lambda: located_globally(connection, max(first, 1))) as connection:
             rows = connection.execute(
                 "SELECT position, s.name, event & ?1, t.name, e.at, e.data FROM pointers p"
                 " JOIN streams s ON s.id = event >> ?2"
                 " LEFT JOIN events e ON e.id = event AND event & ?1 > s.truncated"
                 " LEFT JOIN types t ON t.id = e.type"
                 " WHERE position >= ?3 ORDER BY position LIMIT ?4",
-                (
-                    SEQ_MASK,
-                    SEQ_BITS,
-                    max(first, trimmed(connection) + 1),
-                    min(check_limit(limit), PAGE_ROWS),
-                ),
+                (SEQ_MASK, SEQ_BITS, max(first, trimmed(connection) + 1), most),
             )
             page: list[tuple[int, Event | Compacted]] = []
             size = 0
@@ -348,7 +414,7 @@ class SqliteBackend:
                 if text is None:
                     page.append((position, Compacted(stream, seq)))
                 else:
-                    page.append((position, Event(stream, seq, type_, at, decode(text))))
+                    page.append((position, make_event(stream, seq, type_, at, decode(text))))
                     size += len(text)
                     if size > PAGE_BYTES:
                         break
@@ -368,32 +434,43 @@ class SqliteBackend:
         return [StreamHead(*row) for row in rows if row[0].startswith(prefix)]
 
     def kv_get(self, key: str) -> Storable:
-        with self._reader() as connection:
+        if key == LINEAGE:
+            self._check_usable()
+            return self._lineage
+        with self._reader(lambda: EventCorrupt(key, None, DAMAGED_PAGE)) as connection:
             row = connection.execute("SELECT value FROM keys WHERE name = ?", (key,)).fetchone()
         return decode(row[0]) if row else None
 
     def kv_has(self, key: str) -> bool:
-        with self._reader() as connection:
+        with self._reader(lambda: EventCorrupt(key, None, DAMAGED_PAGE)) as connection:
             return connection.execute("SELECT 1 FROM keys WHERE name = ?", (key,)).fetchone() is not None
 
     def kv_keys(self) -> list[str]:
-        with self._reader() as connection:
-            return [name for (name,) in connection.execute("SELECT name FROM keys ORDER BY name")]
+        names: list[str] = []
+        with self._reader(lambda: self._damaged_key("", names[-1] if names else "")) as connection:
+            for (name,) in connection.execute("SELECT name FROM keys ORDER BY name"):
+                names.append(name)
+        return names
 
     def kv_scan(self, prefix: str, *, after: str, limit: int) -> list[tuple[str, Storable]]:
-        with self._reader() as connection:
+        most = min(check_limit(limit), PAGE_ROWS)
+        found: list[tuple[str, Storable]] = []
+        size = 0
+        with self._reader(lambda: self._damaged_key(prefix, found[-1][0] if found else after)) as connection:
             rows = connection.execute(
                 "SELECT name, value FROM keys WHERE name >= ? AND name > ? ORDER BY name LIMIT ?",
-                (prefix, after, min(check_limit(limit), PAGE_ROWS)),
+                (prefix, after, most),
             )
-            found: list[tuple[str, Storable]] = []
-            size = 0
             for name, text in rows:
                 size += len(text)
                 if not name.startswith(prefix) or (found and size > PAGE_BYTES):
                     break
                 found.append((name, decode(text)))
         return found
+
+    def _damaged_key(self, prefix: str, after: str) -> CorruptionError:
+        with self._own_reader() as connection:
+            return located_key(connection, prefix, after)
 
     def wait(self, stream: str, after: int, *, timeout_s: float) -> int:
         until = time.monotonic() + timeout_s
@@ -470,16 +547,13 @@ class SqliteBackend:
             )
 
     def verify(self) -> list[Damage]:
-        damage: list[Damage] = []
-
-        def records() -> Iterator[Record]:
+        with self._own_reader() as connection:
+            connection.pragma("checksum_verification", "off")
             try:
-                yield from self.dump(raw=True)
+                found = survey(connection, self._lineage, self._path.name)
             except apsw.Error as error:
-                damage.append(Damage("file", self._path.name, 0, f"reading stopped: {error}"))
-
-        found = audit(records())
-        return found + damage + self._damaged_pages()
+                found = [Damage("file", self._path.name, 0, f"reading stopped: {error}")]
+        return found + self._damaged_pages()
 
     def _damaged_pages(self) -> list[Damage]:
         """Row checksums say nothing of indexes and inner pages: a full read with the page check on does."""
@@ -494,39 +568,41 @@ class SqliteBackend:
 
     def quarantine(self, stream: str, seq: int, at: Scalar) -> None:
         check_name("stream", stream)
-        raw = self._raw_row(stream, seq)
-        prepared = prepare([], quarantine_writes(stream, seq, at, raw))
+        check_seq("seq", seq, least=1)
+        with self._writing:
+            self._check_usable()
+            try:
+                self._set_aside(stream, seq, at)
+            finally:
+                self._writer.pragma("shrink_memory")  # forgets pages that were read without their check
+
+    def _set_aside(self, stream: str, seq: int, at: Scalar) -> None:
         with self._transaction() as tx:
             self._writer.pragma("checksum_verification", "off")
             try:
-                decide(tx, prepared)
-                tx.remove(stream, seq)
+                # Taking it out writes its page anew, with a checksum that is right: whatever else is damaged
+                # on that page would be read as good from then on, so it is set aside along with it.
+                for name, n in [(stream, seq), *tx.damaged_beside(stream, seq)]:
+                    decide(tx, prepare([], quarantine_writes(name, n, at, tx.raw(name, n))))
+                    tx.remove(name, n)
+            except apsw.Error as error:
+                if not is_damage(error):
+                    raise
+                raise CorruptionError(
+                    f"event {seq} of stream {stream!r} cannot be set aside: its page is malformed, so SQLite "
+                    f"cannot take it out ({error})",
+                    hint="restore a backup into a new store",
+                ) from error
             finally:
                 self._writer.pragma("checksum_verification", "on")
 
-    def _raw_row(self, stream: str, seq: int) -> tuple[Any, ...] | None:
-        connection = self._connect()
-        try:
-            connection.pragma("checksum_verification", "off")
-            id_ = self._stream_id(connection, stream)
-            if id_ is None:
-                return None
-            return connection.execute(
-                "SELECT type, at, CAST(data AS BLOB), sum FROM events WHERE id = ?",
-                ((id_ << SEQ_BITS) + seq,),
-            ).fetchone()
-        finally:
-            connection.close()
-
     def dump(self, *, raw: bool = False) -> Iterator[Record]:
-        self._check_usable()
-        connection = self._connect()
-        try:
+        with self._own_reader() as connection:
             if raw:
                 connection.pragma("checksum_verification", "off")
-            yield from dumped(connection, self._lineage, raw=raw)
-        finally:
-            connection.close()
+                yield from surveyed(connection, self._lineage, Unread(self._path.name))
+            else:
+                yield from dumped(connection, self._lineage)
 
     def load(self, records: Iterable[Record]) -> Mapping[str, int]:
         refuse_unless_empty(self)
@@ -544,7 +620,10 @@ class SqliteBackend:
         """Leave one file without a log beside it, as a backup is; writing to it later starts a log again."""
         with self._writing:
             self._close_readers()
-            self._writer.pragma("journal_mode", "delete")
+            try:
+                self._writer.pragma("journal_mode", "delete")
+            except apsw.Error as error:
+                raise self._unavailable(error) from error
 
     def close(self) -> None:
         if self._is_closed:
@@ -555,8 +634,9 @@ class SqliteBackend:
             self._writer.close()
 
     def _close_readers(self) -> None:
-        while self._idle:
-            self._idle.pop().close()
+        with suppress(IndexError):  # none is left, or another thread took the last one
+            while True:
+                self._idle.pop().close()
 
     def _check_usable(self) -> None:
         if self._is_closed:

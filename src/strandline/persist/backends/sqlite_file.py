@@ -1,18 +1,20 @@
 """Opening a SQLite store file: the library, the page checksums, the pragmas, the format."""
 
+import ctypes
+import errno
 import secrets
 import threading
 import time
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import apsw
 import apsw.sqlite_extra
 
 from strandline.errors import (
-    EventCorrupt,
+    CorruptionError,
     NotFoundError,
     StoreUnavailable,
     StrandlineError,
@@ -25,7 +27,10 @@ APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a sto
 RESERVED_BYTES: Final = 8  # of each page, for its checksum
 _LEAST_LIBRARY: Final = (3, 51, 3)
 _VFS: Final = "cksmvfs"
+_MOST_MS: Final = 2**31 - 1
 _loading = threading.Lock()
+
+FileIdentity: TypeAlias = tuple[int, int]
 
 
 def open_file(
@@ -33,27 +38,42 @@ def open_file(
 ) -> apsw.Connection:
     """A connection to the store at `path`, made and brought to the present format if need be."""
     refuse_affected_library(apsw.sqlite_lib_version())
-    if not path.exists() and (read_only or not create):
-        raise NotFoundError(
-            f"there is no store at {path}", hint="check the path; a command that only reads makes none"
-        )
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="name a file in it")
     connection: apsw.Connection | None = None
+    creates = create and not read_only
+    options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        connection = connect(
-            path, synchronous=synchronous, busy_timeout_s=busy_timeout_s, read_only=read_only
-        )
-        _settle_format(connection, path, busy_timeout_s, read_only)
+        _refuse_no_file(path, creates)
+        if creates:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        connection = connect(path, create=creates, **options)  # type: ignore[arg-type]  # as given to us
+        _settle_format(connection, path, busy_timeout_s, read_only=read_only, creates=creates)
+        if not _is_checked(connection):
+            # It was opened while another process made the file: only a new one learns of the checksums.
+            connection.close()
+            connection = connect(path, **options)  # type: ignore[arg-type]  # as given to us
         _refuse_without_checksums(connection, path)
     except BaseException as error:
         if connection is not None:
             connection.close()
-        if isinstance(error, (apsw.Error, OSError)) and not isinstance(error, apsw.SQLError):
+        if isinstance(error, (apsw.SQLError, StrandlineError)):
+            raise
+        if isinstance(error, (apsw.Error, OSError, ValueError)):
             raise _refusal(path, error) from error
         raise
     return connection
+
+
+def _refuse_no_file(path: Path, creates: bool) -> None:
+    if "\0" in str(path):  # asked whether it exists, Python says no
+        raise ValueError("embedded null byte")
+    if not path.exists() and not creates:
+        raise _no_store(path, "there is no store at")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name a file in it")
+
+
+def _no_store(path: Path, found: str) -> NotFoundError:
+    return NotFoundError(f"{found} {path}", hint="check the path; a command that only reads makes none")
 
 
 def _refusal(path: Path, error: Exception) -> StrandlineError:
@@ -61,24 +81,54 @@ def _refusal(path: Path, error: Exception) -> StrandlineError:
         return UsageError(
             f"{path} is no SQLite file", hint="name a Strandline store, or a file that is not there"
         )
+    if isinstance(error, ValueError) or getattr(error, "errno", None) == errno.ENAMETOOLONG:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return UsageError(f"{str(path)!r:.200} cannot name a file: {reason}", hint="choose another name")
     if isinstance(error, apsw.Error) and is_damage(error):
-        return EventCorrupt(path.name, 0, f"a page of the file is damaged ({error})")
+        return damaged_file(path, error)
     return StoreUnavailable(f"the store at {path} cannot be opened: {error}", hint="check folder and rights")
 
 
+def damaged_file(path: Path, error: apsw.Error) -> CorruptionError:
+    """Where it is not known which event or key the damage is about."""
+    return CorruptionError(
+        f"a page of the store at {path.name} is damaged ({error})",
+        hint="`strandline persist verify` lists all damage",
+    )
+
+
 def connect(
-    path: Path, *, synchronous: str, busy_timeout_s: float, read_only: bool = False
+    path: Path, *, synchronous: str, busy_timeout_s: float, read_only: bool = False, create: bool = False
 ) -> apsw.Connection:
-    """One more connection to a store that is there."""
+    """One more connection to a store that is there, or with `create` to one that is about to be made."""
     _load_checksums()
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    if create:
+        flags |= apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200)
-    connection.set_busy_timeout(int(busy_timeout_s * 1000))
-    connection.setlk_timeout(int(busy_timeout_s * 1000), 0)  # waits at the lock: fairer to processes
+    timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
+    connection.set_busy_timeout(timeout_ms)
+    connection.setlk_timeout(timeout_ms, 0)  # waits at the lock: fairer to processes
     connection.pragma("synchronous", synchronous)
     connection.pragma("secure_delete", "on")  # what is deleted is zeroed, so that erased data leaves the file
     connection.pragma("cache_size", -16_000)
     return connection
+
+
+def identity_of(path: Path) -> FileIdentity | None:
+    """Which file the path leads to now; None if to none."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def has_moved(connection: apsw.Connection) -> bool:
+    """Whether the path that was opened leads to another file by now than the one that is open."""
+    answer = ctypes.c_int()
+    connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(answer))
+    return bool(answer.value)
 
 
 def refuse_affected_library(version: str) -> None:
@@ -102,17 +152,17 @@ def _load_checksums() -> None:
             apsw.set_default_vfs(names[0])
 
 
-def _settle_format(connection: apsw.Connection, path: Path, busy_timeout_s: float, read_only: bool) -> None:
-    found = connection.pragma("user_version")
+def _settle_format(
+    connection: apsw.Connection, path: Path, busy_timeout_s: float, *, read_only: bool, creates: bool
+) -> None:
     migrations = _migrations()
-    if found == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get:
+    found, owner, has_tables = _read_header(connection)
+    if (owner != APPLICATION_ID) if found else has_tables:
         raise UsageError(
             f"{path} is a SQLite file of somebody else", hint="name a Strandline store, or a new file"
         )
-    if found and connection.pragma("application_id") != APPLICATION_ID:
-        raise UsageError(
-            f"{path} is a SQLite file of somebody else", hint="name a Strandline store, or a new file"
-        )
+    if found == 0 and not creates:
+        raise _no_store(path, "there is an empty file, and no store in it, at")
     if found > len(migrations):
         raise UnsupportedFormat(
             f"the store at {path} has format {found}, this version knows up to {len(migrations)}",
@@ -125,6 +175,14 @@ def _settle_format(connection: apsw.Connection, path: Path, busy_timeout_s: floa
     _in_wal_mode(connection, busy_timeout_s)
     if found < len(migrations):
         _migrate(connection, migrations)
+
+
+def _read_header(connection: apsw.Connection) -> tuple[int, int, bool]:
+    """Format, owner, and whether there is anything, all of one instant: another process may be making it."""
+    with connection:
+        found, owner = connection.pragma("user_version"), connection.pragma("application_id")
+        has_tables = bool(connection.execute("SELECT count(*) FROM sqlite_schema").get)
+    return found, owner, has_tables
 
 
 def _migrate(connection: apsw.Connection, migrations: list[str]) -> None:
@@ -166,11 +224,16 @@ def _in_wal_mode(connection: apsw.Connection, busy_timeout_s: float) -> None:
 
 
 def _refuse_without_checksums(connection: apsw.Connection, path: Path) -> None:
-    if connection.reserve_bytes() != RESERVED_BYTES or str(connection.pragma("checksum_verification")) != "1":
+    if not _is_checked(connection):
         raise StoreUnavailable(
             f"the store at {path} has no page checksums",
             hint="copy it through backup and restore, which gives it them",
         )
+
+
+def _is_checked(connection: apsw.Connection) -> bool:
+    is_on = str(connection.pragma("checksum_verification")) == "1"
+    return is_on and connection.reserve_bytes() == RESERVED_BYTES
 
 
 def _migrations() -> list[str]:

@@ -5,12 +5,17 @@ from typing import Any, Final
 
 import apsw
 
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS
+from strandline.errors import CorruptionError, EventCorrupt
+from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import GLOBAL
 
 SCAN_ROWS: Final = 20_000
 FEW_MATCHES: Final = 2000
+
+DAMAGED_PAGE: Final = "the page that holds it does not match its checksum"
+_ON_THE_WAY: Final = "a page on the way to it does not match its checksum"
+_LOOKED_AT: Final = 1000
 
 _COLUMNS: Final = "SELECT id, type, at, data FROM events"
 
@@ -65,24 +70,27 @@ def _rows_in_time(
     """A page in order of seq out of an index in order of time, at a cost that follows the page.
 
     Few matches are sorted. Many are met by walking on in order of seq, as they mostly lie together; where a
-    walk finds none, the index tells where the next one is.
+    walk finds none, the index tells where the next one is. Whether they are few is asked of the whole
+    window, since the index cannot begin at a seq: counting only what is left would pass by all that earlier
+    pages have returned, again with each page.
     """
     within, times = time_bounds(start, end)
-    by_time = f"FROM events INDEXED BY events_at WHERE stream = {stream} AND {within} AND {visible}"
-    ids: list[Any] = connection.execute(
-        f"SELECT id {by_time} LIMIT ?", (*times, *bounds, FEW_MATCHES + 1)
-    ).fetchall()
-    if len(ids) <= FEW_MATCHES:
-        wanted = sorted(id_ for (id_,) in ids)[:limit]
-        marks = ",".join("?" * len(wanted))
-        return connection.execute(f"{_COLUMNS} WHERE id IN ({marks}) ORDER BY id", wanted)
+    in_window = f"FROM events INDEXED BY events_at WHERE stream = {stream} AND {within}"
+    matches = f"SELECT count(*) FROM (SELECT 1 {in_window} LIMIT ?)"
+    if connection.execute(matches, (*times, FEW_MATCHES + 1)).get <= FEW_MATCHES:
+        few = f"{_COLUMNS} NOT INDEXED WHERE id IN (SELECT id {in_window}) AND {visible} ORDER BY id LIMIT ?"
+        return connection.execute(few, (*times, *bounds, limit))
     walk = f"{_COLUMNS} NOT INDEXED WHERE {visible} AND {within} ORDER BY id LIMIT ?"
     *chosen, first, last = bounds
     near = connection.execute(walk, (*chosen, first, min(last, first + SCAN_ROWS), *times, limit)).fetchall()
     if near:
         return near
-    (nearest,) = connection.execute(f"SELECT min(id) {by_time}", (*times, *bounds)).fetchone() or (None,)
-    return connection.execute(walk, (*chosen, nearest, last, *times, limit)) if nearest is not None else ()
+    (nearest,) = connection.execute(
+        f"SELECT min(id) {in_window} AND {visible}", (*times, *bounds)
+    ).fetchone() or (None,)
+    if nearest is None:
+        return ()
+    return connection.execute(walk, (*chosen, nearest, min(last, nearest + SCAN_ROWS), *times, limit))
 
 
 def time_bounds(start: Scalar | None, end: Scalar | None) -> tuple[str, tuple[Scalar, ...]]:
@@ -97,3 +105,64 @@ def time_bounds(start: Scalar | None, end: Scalar | None) -> tuple[str, tuple[Sc
     if isinstance(start, str) is not isinstance(end, str):
         return "0", ()
     return "at >= ? AND at <= ?", (start, end)
+
+
+def located(connection: apsw.Connection, stream: str, base: int, first: int, last: int) -> EventCorrupt:
+    """The first event that cannot be read, looked at one by one."""
+    for seq in range(first, min(last, first + _LOOKED_AT) + 1):
+        if not _is_readable(connection, "SELECT data FROM events WHERE id = ?", base + seq):
+            return EventCorrupt(stream, seq, DAMAGED_PAGE)
+    return EventCorrupt(stream, first, _ON_THE_WAY)
+
+
+def located_pointer(connection: apsw.Connection, first: int) -> EventCorrupt:
+    """The first position of the global order that cannot be read."""
+    for position in range(first, first + _LOOKED_AT):
+        if not _is_readable(connection, "SELECT * FROM pointers WHERE position = ?", position):
+            return EventCorrupt(GLOBAL, position, DAMAGED_PAGE)
+    return EventCorrupt(GLOBAL, first, _ON_THE_WAY)
+
+
+def located_globally(connection: apsw.Connection, first: int) -> EventCorrupt:
+    """The first event that cannot be read in the global order, or the position that should name it."""
+    found = located_pointer(connection, first)
+    query = (
+        "SELECT s.name, event FROM pointers JOIN streams s ON s.id = event >> ?"
+        " WHERE position >= ? AND position < ? ORDER BY position"
+    )
+    until = found.seq if found.seq != first else first + _LOOKED_AT
+    try:
+        for stream, id_ in connection.execute(query, (SEQ_BITS, first, until)):
+            if not _is_readable(connection, "SELECT data FROM events WHERE id = ?", id_):
+                return EventCorrupt(stream, id_ & SEQ_MASK, DAMAGED_PAGE)
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise
+    return found
+
+
+def _is_readable(connection: apsw.Connection, query: str, number: int) -> bool:
+    try:
+        connection.execute(query, (number,)).fetchall()
+    except apsw.Error as error:
+        if not is_damage(error):
+            raise
+        return False
+    return True
+
+
+def located_key(connection: apsw.Connection, prefix: str, after: str) -> CorruptionError:
+    """The first key that cannot be read. Its name is read with the page check off, so nothing else may be
+    read through this connection any more."""
+    connection.pragma("checksum_verification", "off")
+    query = "SELECT name FROM keys WHERE name >= ? AND name > ? ORDER BY name LIMIT 1"
+    try:
+        found = connection.execute(query, (prefix, after)).fetchone()
+    except (apsw.Error, UnicodeDecodeError):
+        found = None
+    if found is None:
+        return CorruptionError(
+            f"what follows key {after or prefix!r} is damaged: a page is malformed",
+            hint="`strandline persist verify` lists all damage",
+        )
+    return EventCorrupt(str(found[0]), None, DAMAGED_PAGE)

@@ -6,38 +6,75 @@ from typing import Any
 import apsw
 
 from strandline.persist.backend import Record
-from strandline.persist.backends.sqlite_read import trimmed
+from strandline.persist.backends.sqlite_read import (
+    is_damage,
+    located,
+    located_key,
+    located_pointer,
+    trimmed,
+)
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.reserved import COMMIT_SCOPE, ONCE, reserved_prefix
 
 _COMMIT_MARKERS = reserved_prefix(ONCE, COMMIT_SCOPE)
 
 
-def dumped(connection: apsw.Connection, lineage: str, *, raw: bool) -> Iterator[Record]:
-    """Everything as of one instant. `raw` gives texts as the bytes that are there, which need not be text."""
-    text = "CAST({} AS BLOB)" if raw else "{}"
+def dumped(connection: apsw.Connection, lineage: str) -> Iterator[Record]:
+    """Everything as of one instant. The first page that does not match its checksum raises, naming what is
+    on it; the connection is of no use afterwards."""
     connection.execute("BEGIN")
     yield Record("meta", ("lineage", lineage))
     yield Record("meta", ("format", connection.pragma("user_version")))
-    for row in connection.execute(f"SELECT name, {text.format('value')}, sum FROM keys ORDER BY name"):
-        yield Record("key", row)
+    yield from _keys(connection)
     for id_, *head in connection.execute("SELECT id, name, mark, truncated FROM streams ORDER BY name"):
         yield Record("stream", tuple(head))
-        rows = connection.execute(
-            f"SELECT events.id & ?, t.name, at, {text.format('data')}, sum FROM events"
-            " LEFT JOIN types t ON t.id = events.type WHERE events.id BETWEEN ? AND ? ORDER BY events.id",
-            (SEQ_MASK, (id_ << SEQ_BITS) + head[2] + 1, (id_ << SEQ_BITS) + SEQ_MASK),
-        )
-        for row in rows:
-            yield Record("event", (head[0], *row))
-    pointers = connection.execute(
-        "SELECT position, s.name, event & ?, at, sum FROM pointers LEFT JOIN streams s ON s.id = event >> ?"
-        " WHERE position > ? ORDER BY position",
-        (SEQ_MASK, SEQ_BITS, trimmed(connection)),
-    )
-    for row in pointers:
-        yield Record("pointer", row)
+        yield from _events(connection, id_, head[0], head[2])
+    yield from _pointers(connection)
     connection.execute("COMMIT")
+
+
+def _keys(connection: apsw.Connection) -> Iterator[Record]:
+    last = ""
+    try:
+        for row in connection.execute("SELECT name, value, sum FROM keys ORDER BY name"):
+            yield Record("key", row)
+            last = row[0]
+    except apsw.Error as error:
+        if is_damage(error):
+            raise located_key(connection, "", last) from error
+        raise
+
+
+def _events(connection: apsw.Connection, id_: int, stream: str, last: int) -> Iterator[Record]:
+    base = id_ << SEQ_BITS
+    query = (
+        "SELECT events.id & ?, t.name, at, data, sum FROM events"
+        " LEFT JOIN types t ON t.id = events.type WHERE events.id BETWEEN ? AND ? ORDER BY events.id"
+    )
+    try:
+        for row in connection.execute(query, (SEQ_MASK, base + last + 1, base + SEQ_MASK)):
+            yield Record("event", (stream, *row))
+            last = row[0]
+    except apsw.Error as error:
+        if is_damage(error):
+            raise located(connection, stream, base, last + 1, SEQ_MASK) from error
+        raise
+
+
+def _pointers(connection: apsw.Connection) -> Iterator[Record]:
+    last = trimmed(connection)
+    query = (
+        "SELECT position, s.name, event & ?, at, sum FROM pointers LEFT JOIN streams s ON s.id = event >> ?"
+        " WHERE position > ? ORDER BY position"
+    )
+    try:
+        for row in connection.execute(query, (SEQ_MASK, SEQ_BITS, last)):
+            yield Record("pointer", row)
+            last = row[0]
+    except apsw.Error as error:
+        if is_damage(error):
+            raise located_pointer(connection, last + 1) from error
+        raise
 
 
 class Loader:
