@@ -58,7 +58,7 @@ from strandline.persist.backends.sqlite_read import (
     trimmed,
 )
 from strandline.persist.backends.sqlite_records import Loader, dumped
-from strandline.persist.backends.sqlite_survey import Unread, survey, surveyed
+from strandline.persist.backends.sqlite_survey import Unread, damaged_beside, survey, surveyed
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
 from strandline.persist.commit import (
     GroupCommit,
@@ -577,14 +577,21 @@ class SqliteBackend:
                 self._writer.pragma("shrink_memory")  # forgets pages that were read without their check
 
     def _set_aside(self, stream: str, seq: int, at: Scalar) -> None:
+        # Taking it out writes its page anew, with a checksum that is right: whatever else is damaged on that
+        # page would be read as good from then on, so it is set aside along with it.
+        with self._own_reader() as connection:
+            connection.pragma("checksum_verification", "off")
+            beside = damaged_beside(connection, stream, seq)
         with self._transaction() as tx:
             self._writer.pragma("checksum_verification", "off")
             try:
-                # Taking it out writes its page anew, with a checksum that is right: whatever else is damaged
-                # on that page would be read as good from then on, so it is set aside along with it.
-                for name, n in [(stream, seq), *tx.damaged_beside(stream, seq)]:
-                    decide(tx, prepare([], quarantine_writes(name, n, at, tx.raw(name, n))))
-                    tx.remove(name, n)
+                decide(tx, prepare([], quarantine_writes(stream, seq, at, tx.raw(stream, seq))))
+                tx.remove(stream, seq)
+                for name, n in beside:
+                    with suppress(apsw.CorruptError):  # on a malformed page, which then stays as it is
+                        raw = tx.raw(name, n)
+                        tx.remove(name, n)
+                        decide(tx, prepare([], quarantine_writes(name, n, at, raw)))
             except apsw.Error as error:
                 if not is_damage(error):
                     raise

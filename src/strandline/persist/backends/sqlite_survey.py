@@ -5,17 +5,19 @@ by one, until it is past that page. What it could not read is named too, one fin
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import apsw
 
-from strandline.persist.audit import audit
+from strandline.persist.audit import audit, is_sound_event
 from strandline.persist.backend import Damage, Record
 from strandline.persist.backends.sqlite_read import is_damage
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.reserved import GLOBAL
 
 EXACT_PROBES: Final = 10_000  # more events than two leaf pages hold; beyond, a probe may skip 1 in so many
+NEIGHBOURS: Final = 300
 _MOST_STREAMS: Final = (1 << 63 - SEQ_BITS) - 1
 
 Read: TypeAlias = Callable[[int, int], Iterable[tuple[Any, ...]]]  # rows from a number on, at most so many
@@ -205,3 +207,23 @@ def _is_readable(read: Read, number: int) -> bool:
 def _raise_unless_damage(error: Exception) -> None:
     if isinstance(error, apsw.Error) and not is_damage(error):
         raise error
+
+
+def damaged_beside(connection: apsw.Connection, stream: str, seq: int) -> list[tuple[str, int]]:
+    """The other events that may share a page with this one and do not match their checksums.
+
+    A row takes 14 bytes or more, so that no page holds NEIGHBOURS of them.
+    """
+    found = connection.execute("SELECT id FROM streams WHERE name = ?", (stream,)).fetchone()
+    if found is None:
+        return []
+    beside = (
+        "SELECT s.name, e.id & ?, t.name, e.at, CAST(e.data AS BLOB), e.sum FROM events e"
+        " LEFT JOIN streams s ON s.id = e.id >> ? LEFT JOIN types t ON t.id = e.type"
+    )
+    rows: list[Any] = []
+    for side in ("e.id < ? ORDER BY e.id DESC", "e.id > ? ORDER BY e.id"):
+        bounds = (SEQ_MASK, SEQ_BITS, (found[0] << SEQ_BITS) + seq, NEIGHBOURS)
+        with suppress(apsw.CorruptError):  # the next page is malformed: then this one ends here
+            rows.extend(connection.execute(f"{beside} WHERE {side} LIMIT ?", bounds))
+    return [(row[0], row[1]) for row in rows if row[0] is not None and not is_sound_event(*row)]

@@ -1,20 +1,17 @@
 """One write transaction on a SQLite store: the Transaction of commit.py in SQL."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import apsw
 
 from strandline.errors import StoreUnavailable
-from strandline.persist.audit import is_sound_event
 from strandline.persist.commit import KEPT_COMMIT_MARKERS, PutText, Row, pointer_sum
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
 SEQ_BITS: Final = 36
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
-NEIGHBOURS: Final = 300
 
 
 class Names:
@@ -123,26 +120,6 @@ class SqliteTransaction:
             ((self._names.streams[stream] << SEQ_BITS) + seq,),
         ).fetchone()
         return None if found is None else tuple(found)
-
-    def damaged_beside(self, stream: str, seq: int) -> list[tuple[str, int]]:
-        """The other events that share a page with this one, if need be, and do not match their checksums.
-
-        A row takes 14 bytes or more, so that no page holds NEIGHBOURS of them.
-        """
-        mark, truncated = self.head(stream)
-        if not truncated < seq <= mark:
-            return []
-        place = (self._names.streams[stream] << SEQ_BITS) + seq
-        beside = (
-            "SELECT s.name, e.id & ?, t.name, e.at, CAST(e.data AS BLOB), e.sum FROM events e"
-            " LEFT JOIN streams s ON s.id = e.id >> ? LEFT JOIN types t ON t.id = e.type"
-        )
-        rows: list[Any] = []
-        for side in ("e.id < ? ORDER BY e.id DESC", "e.id > ? ORDER BY e.id"):
-            bounds = (SEQ_MASK, SEQ_BITS, place, NEIGHBOURS)
-            with suppress(apsw.CorruptError):  # the next page is malformed: then this one ends here
-                rows.extend(self._run(f"{beside} WHERE {side} LIMIT ?", bounds))
-        return [(row[0], row[1]) for row in rows if row[0] is not None and not is_sound_event(*row)]
 
     def remove(self, stream: str, seq: int) -> None:
         """Take one row out, for quarantine."""
