@@ -1,0 +1,201 @@
+"""The frame that every question is asked in: interleaved rounds, and ratios within a round.
+
+Each round runs every contender once, in an order that rotates, between two probes of the disk. A ratio is
+taken between two contenders of one round, so that what slows the whole machine falls out of it; reported are
+the median and the quartiles over the rounds. A first round warms up and is not counted.
+
+    def ask(bench: Bench) -> None:
+        bench.run(Case("SQLite", "appends/s", {"ours": …, "raw": …}, against=["raw"]))
+"""
+
+import argparse
+import gc
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.report import Report, Row, Spread, Table, publish, rich_table, surroundings
+from strandline.conformance.scratch_postgres import ScratchPostgres
+from strandline.errors import UnavailableError
+
+ROUNDS: Final = 7
+QUICK_ROUNDS: Final = 3
+PROBE_SYNCS: Final = 40
+
+Measure: TypeAlias = "float | Mapping[str, float]"
+Contender: TypeAlias = Callable[[], Measure]
+Place: TypeAlias = tuple[str, str]  # a contender, and which of its measures
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is compared. A contender runs its share of one round and gives its measure, or several by name.
+
+    `against` names the contenders to which ratios are taken. A measure that waits for the disk `is_durable`,
+    and is set against the fdatasync rate too.
+    """
+
+    title: str
+    unit: str
+    contenders: Mapping[str, Contender]
+    against: Sequence[str] = ()
+    is_durable: bool = False
+
+
+@dataclass(slots=True)
+class Bench:
+    """What a question is given: a folder on the disk that is measured, its size, and where answers go."""
+
+    folder: Path
+    rounds: int
+    is_quick: bool
+    open: ExitStack
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    question: str = ""
+    tables: list[Table] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    server: ScratchPostgres | None = None
+
+    def scaled(self, count: int) -> int:
+        """`count`, or a tenth of it when in a hurry."""
+        return max(count // 10, 1) if self.is_quick else count
+
+    def postgres(self) -> str | None:
+        """The URL of one server for the whole run, `fsync` on; None, said aloud, where there is none."""
+        if self.server is None:
+            try:
+                self.server = self.open.enter_context(ScratchPostgres())
+            except UnavailableError as error:
+                self.skip("Postgres", str(error))
+                return None
+        return self.server.url
+
+    def skip(self, what: str, why: str) -> None:
+        """Say what is not measured; the results say it too."""
+        self.missing.append(f"{self.question} {what}: {why}")
+        self.console.print(f"not measured: {what}: {why}", style="yellow")
+
+    def run(self, case: Case) -> None:
+        """Measure one case, print its table, and keep it for the results."""
+        rounds: list[dict[Place, float]] = []
+        probes: list[float] = []
+        with self._progress(case) as advance:
+            for number in range(self.rounds + 1):
+                before = syncs_per_s(self.folder)
+                rounds.append(_run_round(case.contenders, number, advance))
+                probes.append((before + syncs_per_s(self.folder)) / 2)
+        table = summed_up(self.question, case, rounds[1:], probes[1:])
+        self.tables.append(table)
+        self.console.print(rich_table(table))
+
+    @contextmanager
+    def _progress(self, case: Case) -> Iterator[Callable[[], None]]:
+        """It is drawn between contenders only, so that it takes nobody's time."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True, auto_refresh=False) as progress:
+            task = progress.add_task(case.title, total=(self.rounds + 1) * len(case.contenders))
+            yield lambda: progress.update(task, advance=1, refresh=True)
+
+
+def _run_round(
+    contenders: Mapping[str, Contender], number: int, advance: Callable[[], None]
+) -> dict[Place, float]:
+    names = list(contenders)
+    first = number % len(names)
+    measured: dict[Place, float] = {}
+    for name in names[first:] + names[:first]:
+        gc.collect()  # so that nobody pays for the garbage of the one before
+        measure = contenders[name]()
+        parts = measure if isinstance(measure, Mapping) else {"": measure}
+        measured |= {(name, part): value for part, value in parts.items()}
+        advance()
+    return measured
+
+
+def summed_up(
+    question: str, case: Case, rounds: Sequence[Mapping[Place, float]], probes: Sequence[float]
+) -> Table:
+    """The table of a case: medians and quartiles over rounds, of values and of ratios within a round."""
+    samples = {place: [measured[place] for measured in rounds] for place in rounds[0]}
+    order = list(case.contenders)
+    rows = [
+        Row(
+            f"{name}, {part}" if part else name,
+            Spread.of(samples[name, part]),
+            {other: _ratios(samples[name, part], samples[other, part]) for other in case.against},
+            _ratios(samples[name, part], probes) if case.is_durable else None,
+        )
+        for name, part in sorted(samples, key=lambda place: order.index(place[0]))
+    ]
+    return Table(question, case.title, case.unit, len(probes), Spread.of(probes), rows)
+
+
+def _ratios(left: Sequence[float], right: Sequence[float]) -> Spread:
+    return Spread.of([mine / theirs for mine, theirs in zip(left, right, strict=True)])
+
+
+def rate(act: Callable[[], object], units: int) -> Contender:
+    """A contender that does `act` once a round, which is `units` things, and measures them per second."""
+
+    def run() -> float:
+        began = time.perf_counter()
+        act()
+        return units / (time.perf_counter() - began)
+
+    return run
+
+
+def syncs_per_s(folder: Path) -> float:
+    """How often a page can be overwritten and synced in this folder now."""
+    path, page = folder / "probe", os.urandom(4096)
+    if not path.exists():
+        path.write_bytes(page * 16)
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        began = time.perf_counter()
+        for number in range(PROBE_SYNCS):
+            os.pwrite(descriptor, page, number % 16 * 4096)
+            os.fdatasync(descriptor)
+        return PROBE_SYNCS / (time.perf_counter() - began)
+    finally:
+        os.close(descriptor)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def main(questions: Mapping[str, Callable[[Bench], None]]) -> None:
+    """Ask the questions as the command line says; `questions` maps each one's words to its `ask`."""
+    options = _parse()
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    with ExitStack() as open_:
+        folder = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="slbench-")))
+        bench = Bench(folder, rounds, options.quick, open_)
+        for question, ask in questions.items():
+            bench.question = question
+            bench.console.rule(question)
+            ask(bench)
+        url = bench.server.url if bench.server is not None else None
+        report = Report(surroundings(folder, url), bench.tables, bench.missing)
+    if options.out is not None:
+        publish(report, options.out)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Measure. The folder for temporary files (TMPDIR) is on the disk that is measured."
+    )
+    parser.add_argument("--rounds", type=int, help=f"counted rounds ({ROUNDS}; {QUICK_ROUNDS} with --quick)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work: does it run at all?")
+    parser.add_argument("--out", type=Path, help="write results.json and README.md into this folder")
+    return parser.parse_args()

@@ -1,0 +1,53 @@
+"""What is stored: events of about 300 bytes, as an order might be."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+STREAM: Final = "order-1"
+TYPE: Final = "line-added"
+BATCHES: Final = 5
+
+
+def payload(number: int) -> dict[str, Any]:
+    """The data of one event; encoded it has about 300 bytes."""
+    return {
+        "customer": {"id": 1_000_000 + number % 977, "name": "Grace Hopper", "since": "1983-11-08"},
+        "line": number,
+        "note": "leave it with the neighbour if nobody opens the door",
+        "price": 19.95,
+        "quantity": 1 + number % 5,
+        "sku": f"A-{number % 10_007:05}-XL",
+        "tags": ["gift", "express", "fragile"],
+        "warehouse": {"aisle": 12, "code": "RTM-3", "shelf": "B"},
+    }
+
+
+def payloads(count: int) -> list[dict[str, Any]]:
+    return [payload(number) for number in range(count)]
+
+
+def feed(count: int, store: Callable[[dict[str, Any]], object]) -> Callable[[], float]:
+    """A contender that stores `count` events one by one; making them is not on its clock."""
+
+    def run() -> float:
+        datas = payloads(count)
+        began = time.perf_counter()
+        for data in datas:
+            store(data)
+        return count / (time.perf_counter() - began)
+
+    return run
+
+
+def feed_batch(count: int, store: Callable[[list[dict[str, Any]]], object]) -> Callable[[], float]:
+    """A contender that stores some batches of `count` events; one alone is over before the noise is."""
+
+    def run() -> float:
+        batches = [payloads(count) for _ in range(BATCHES)]
+        began = time.perf_counter()
+        for datas in batches:
+            store(datas)
+        return BATCHES * count / (time.perf_counter() - began)
+
+    return run

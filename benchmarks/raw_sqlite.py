@@ -1,0 +1,134 @@
+"""apsw used by hand, as durable as ours: a write-ahead log, `synchronous=FULL`.
+
+`RawTable` is the least that one would call an event store: one table. `SameTables` does by hand what a commit
+with the full contract leaves in our own tables, on our own kind of file.
+"""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import apsw
+import orjson
+
+from benchmarks.payload import STREAM, TYPE
+from strandline.persist.backends.sqlite_file import open_file
+from strandline.persist.backends.sqlite_transaction import SEQ_BITS
+from strandline.persist.commit import event_crc, key_crc, pointer_sum
+
+_SCHEMA = """
+CREATE TABLE events (position INTEGER PRIMARY KEY, stream TEXT NOT NULL, seq INTEGER NOT NULL,
+                     type TEXT NOT NULL, data BLOB NOT NULL);
+CREATE UNIQUE INDEX events_seq ON events (stream, seq);
+"""
+_INSERT = "INSERT INTO events (stream, seq, type, data) VALUES (?, ?, ?, ?)"
+
+
+class RawTable:
+    """One table with a position, and a unique index on stream and seq."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = apsw.Connection(str(path))
+        self._connection.pragma("journal_mode", "wal")
+        self._connection.pragma("synchronous", "FULL")
+        self._connection.execute(_SCHEMA)
+        self._seq = 0
+
+    def append(self, data: dict[str, Any]) -> None:
+        self._seq += 1
+        self._connection.execute(_INSERT, (STREAM, self._seq, TYPE, orjson.dumps(data)))
+
+    def append_batch(self, datas: list[dict[str, Any]]) -> None:
+        with self._connection:
+            self._connection.executemany(
+                _INSERT,
+                [(STREAM, seq, TYPE, orjson.dumps(data)) for seq, data in enumerate(datas, self._seq + 1)],
+            )
+        self._seq += len(datas)
+
+    def stream_pages(self, size: int) -> Iterator[list[tuple[Any, ...]]]:
+        after = 0
+        query = "SELECT seq, type, data FROM events WHERE stream = ? AND seq > ? ORDER BY seq LIMIT ?"
+        while page := [
+            (seq, type_, orjson.loads(data))
+            for seq, type_, data in self._connection.execute(query, (STREAM, after, size))
+        ]:
+            yield page
+            after = page[-1][0]
+
+    def global_pages(self, size: int) -> Iterator[list[tuple[Any, ...]]]:
+        after = 0
+        columns = "position, stream, seq, type, data"
+        query = f"SELECT {columns} FROM events WHERE position > ? ORDER BY position LIMIT ?"
+        while page := [
+            (position, stream, seq, type_, orjson.loads(data))
+            for position, stream, seq, type_, data in self._connection.execute(query, (after, size))
+        ]:
+            yield page
+            after = page[-1][0]
+
+    def read_stream(self) -> int:
+        """Read and decode a whole stream in one statement, keeping nothing."""
+        query = "SELECT seq, type, data FROM events WHERE stream = ? ORDER BY seq"
+        total = 0
+        for _, _, data in self._connection.execute(query, (STREAM,)):
+            total += orjson.loads(data)["quantity"]
+        return total
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SameTables:
+    """Our file, our pragmas, our tables, and the statements of a full commit with nothing around them."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = open_file(path, create=True, synchronous="FULL", busy_timeout_s=30)
+        streams = "INSERT INTO streams (id, name, mark, truncated, swept) VALUES (?, ?, 0, 0, 0)"
+        self._connection.executemany(streams, [(1, STREAM), (2, "$global")])
+        self._connection.execute("INSERT INTO types VALUES (1, ?)", (TYPE,))
+
+    def append(self, data: dict[str, Any]) -> None:
+        self.append_batch([data])
+
+    def append_batch(self, datas: list[dict[str, Any]]) -> None:
+        run, at = self._connection.execute, 1_700_000_000
+        texts = [orjson.dumps(data, option=orjson.OPT_SORT_KEYS) for data in datas]
+        crcs = [event_crc(STREAM, TYPE, at, text) for text in texts]
+        key, digest = f"$once/{STREAM}/{uuid4().hex}", sha256(b"\0\0".join(texts)).hexdigest()
+        run("BEGIN IMMEDIATE")
+        assert run("SELECT value FROM keys WHERE name = ?", (key,)).fetchone() is None
+        mark: int = run("SELECT mark FROM streams WHERE id = 1").get
+        position: int = run("SELECT mark FROM streams WHERE id = 2").get
+        run("UPDATE streams SET mark = ? WHERE id = 1", (mark + len(datas),))
+        self._connection.executemany(
+            "INSERT INTO events (id, stream, type, at, data, sum) VALUES (?, 1, 1, ?, ?, ?)",
+            [
+                ((1 << SEQ_BITS) + seq, at, text.decode(), crc + seq)
+                for seq, (text, crc) in enumerate(zip(texts, crcs, strict=True), mark + 1)
+            ],
+        )
+        self._connection.executemany(
+            "INSERT INTO pointers (position, event, at, sum) VALUES (?, ?, ?, ?)",
+            [
+                (
+                    position + n,
+                    (1 << SEQ_BITS) + mark + n,
+                    at,
+                    pointer_sum(position + n, STREAM, mark + n, at),
+                )
+                for n in range(1, len(datas) + 1)
+            ],
+        )
+        run("UPDATE streams SET mark = ? WHERE id = 2", (position + len(datas),))
+        marker = orjson.dumps({"digest": digest, "runs": [[STREAM, mark + 1, at, len(datas)]]})
+        run(
+            "INSERT INTO keys (name, value, sum) VALUES (?, ?, ?)",
+            (key, marker.decode(), key_crc(key, marker)),
+        )
+        run("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
