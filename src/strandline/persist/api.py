@@ -1,12 +1,14 @@
 """Where a store is opened: the one place that knows concrete backends."""
 
-from pathlib import Path
-from typing import Any, cast
-from urllib.parse import unquote
+import os
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.errors import UsageError
 from strandline.persist.backend import AtomicBackend, Backend
 from strandline.persist.backends.memory import MemoryBackend
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SCHEMES = (
     "memory:, sqlite:///relative/path, sqlite:////absolute/path, a plain path, postgresql://…, http(s)://…"
@@ -18,7 +20,7 @@ def mem_backend() -> MemoryBackend:
     return MemoryBackend()
 
 
-def open_store(target: str | Path | Backend | None = None, **options: Any) -> AtomicBackend:
+def open_store(target: "str | Path | Backend | None" = None, **options: Any) -> AtomicBackend:
     """Open a store by URL or path; a backend object comes back as it is, and nothing at all is a fresh one
     in memory.
 
@@ -27,8 +29,8 @@ def open_store(target: str | Path | Backend | None = None, **options: Any) -> At
     """
     if target is None:
         return _opened(MemoryBackend, options)
-    if isinstance(target, Path):
-        return _open_sqlite(target, options)
+    if isinstance(target, os.PathLike):
+        return _open_sqlite(os.fspath(target), options)
     if not isinstance(target, str):
         if not hasattr(target, "last_seq"):
             raise UsageError(f"store {target!r:.80} is no backend", hint=f"one of {_SCHEMES}, or a backend")
@@ -37,7 +39,7 @@ def open_store(target: str | Path | Backend | None = None, **options: Any) -> At
         return cast("AtomicBackend", target)
     scheme, separator, rest = target.partition(":")
     if not separator or "/" in scheme or len(scheme) == 1:
-        return _open_sqlite(Path(_not_empty(target)), options)
+        return _open_sqlite(_not_empty(target), options)
     match scheme:
         case "memory":
             return _opened(MemoryBackend, options)
@@ -46,7 +48,9 @@ def open_store(target: str | Path | Backend | None = None, **options: Any) -> At
                 raise UsageError(
                     f"store {target!r} names no file", hint="sqlite:///relative or sqlite:////absolute"
                 )
-            return _open_sqlite(Path(unquote(rest[3:])), options)
+            from urllib.parse import unquote
+
+            return _open_sqlite(unquote(rest[3:]), options)
         case "postgresql" | "postgres":
             from strandline.persist.backends.postgres import PostgresBackend
 
@@ -67,7 +71,7 @@ def durable_backend(
     return open_store(url, token=token, timeout_s=timeout_s, retries=retries)
 
 
-def _open_sqlite(path: Path, options: dict[str, Any]) -> AtomicBackend:
+def _open_sqlite(path: str, options: dict[str, Any]) -> AtomicBackend:
     from strandline.persist.backends.sqlite import SqliteBackend
 
     return _opened(SqliteBackend, options, path)

@@ -5,11 +5,11 @@ it: a backend that must do better has `commit` itself. Ten operations cannot cha
 refuses to redact.
 """
 
+import os
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from secrets import token_hex
 from typing import Any, cast
 
 from strandline.errors import UsageError
@@ -201,7 +201,7 @@ class LiftedBackend:
         """Ten operations keep no lineage: one made on first use is kept in kv."""
         with self._lock:
             if not self.basic.kv_has("$lineage"):
-                self.basic.kv_put("$lineage", token_hex(16))
+                self.basic.kv_put("$lineage", os.urandom(16).hex())
             return str(self.basic.kv_get("$lineage"))
 
     def scrub(self, *, rewrite: bool = False) -> None:

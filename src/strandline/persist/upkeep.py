@@ -2,9 +2,7 @@
 
 import errno
 import os
-import secrets
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from strandline.errors import CorruptionError, StoreUnavailable, UsageError
 from strandline.failpoint import reach
@@ -16,6 +14,9 @@ from strandline.persist.kv import kv_items
 from strandline.persist.lift import atomic
 from strandline.persist.log import PAGE
 from strandline.persist.reserved import GLOBAL, HOLD, ONCE, SNAPSHOT_OF
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -36,15 +37,17 @@ def quarantine(b: Backend, stream: str, seq: int, at: Scalar) -> None:
     b.quarantine(stream, seq, at)
 
 
-def backup(b: Backend, path: str | Path) -> dict[str, int]:
+def backup(b: Backend, path: "str | Path") -> dict[str, int]:
     """Write the store as of one instant into a new SQLite store file, checking each row; how many of each
     kind.
 
     The file appears under its name only when it is whole, and never in the place of another. A crash leaves
     at most a `.strandline-backup-…` beside it, which nothing reads.
     """
+    from pathlib import Path
+
     source, target = _portable(b, "backup"), Path(path)
-    partial = target.with_name(f".strandline-backup-{secrets.token_hex(4)}")
+    partial = target.with_name(f".strandline-backup-{os.urandom(4).hex()}")
     try:
         _refuse_unless_free(target)
         try:
@@ -62,7 +65,7 @@ def backup(b: Backend, path: str | Path) -> dict[str, int]:
     return counts
 
 
-def _fill(source: Portable, partial: Path) -> dict[str, int]:
+def _fill(source: Portable, partial: "Path") -> dict[str, int]:
     from strandline.persist.backends.sqlite import SqliteBackend
 
     copy = SqliteBackend(partial)
@@ -76,7 +79,7 @@ def _fill(source: Portable, partial: Path) -> dict[str, int]:
     return counts
 
 
-def _name(partial: Path, target: Path) -> None:
+def _name(partial: "Path", target: "Path") -> None:
     """Give a whole file its name, unless something has it: also what was made since we looked."""
     try:
         target.hardlink_to(partial)
@@ -94,7 +97,7 @@ def _name(partial: Path, target: Path) -> None:
         partial.rename(target)
 
 
-def _refuse_unless_free(target: Path) -> None:
+def _refuse_unless_free(target: "Path") -> None:
     try:
         target.lstat()
     except FileNotFoundError:
@@ -106,17 +109,17 @@ def _refuse_unless_free(target: Path) -> None:
     raise _is_there(target)
 
 
-def _is_there(target: Path) -> UsageError:
+def _is_there(target: "Path") -> UsageError:
     return UsageError(f"{target} is there already", hint="name a file that does not exist")
 
 
-def restore(b: Backend, path: str | Path) -> dict[str, int]:
+def restore(b: Backend, path: "str | Path") -> dict[str, int]:
     """Fill an empty store from a backup, then verify it: how many of each kind. It gets a lineage of its
     own."""
     from strandline.persist.backends.sqlite import SqliteBackend
 
     target = _portable(b, "restore")
-    copy = SqliteBackend(Path(path), create=False, read_only=True)
+    copy = SqliteBackend(path, create=False, read_only=True)
     try:
         counts = dict(target.load(checked(copy.dump())))
         _compare(audit(target.dump()), counts, target)
@@ -176,12 +179,12 @@ def _portable(b: Backend, verb: str) -> Portable:
     return b
 
 
-def _remove(partial: Path) -> None:
+def _remove(partial: "Path") -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         partial.with_name(partial.name + suffix).unlink(missing_ok=True)
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: "Path") -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -5,7 +5,6 @@ checksums to look at; a durable backend differs only in surviving.
 """
 
 import os
-import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -50,7 +49,7 @@ class MemoryBackend:
         self._streams: dict[str, _Stream] = {}
         self._keys: dict[str, tuple[str, int]] = {}  # text, checksum
         self._commit_markers: list[str] = []
-        self._lineage = secrets.token_hex(16)
+        self._lineage = os.urandom(16).hex()
         self._counts = {"commits": 0, "conflicts": 0}
         self._changed = threading.Condition(threading.RLock())
         self._pid = os.getpid()
