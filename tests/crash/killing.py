@@ -66,9 +66,9 @@ class Child:
         self._process.stdin.write(json.dumps([act, arguments]).encode() + b"\n")
         self._process.stdin.flush()
 
-    def listen(self, *, until: int | None = None) -> int:
+    def listen(self, *, until: int | None = None, wait_s: float = WAIT_S) -> int:
         """The last acknowledgement: up to number `until`, to the end of the act, or to the child's end."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + wait_s
         while until is None or self.acknowledged < until:
             line = self._line(deadline)
             if line is None or line == "done":
