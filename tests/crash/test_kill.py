@@ -41,8 +41,9 @@ COMMIT_STEPS: Final = ("commit.prepared", "commit.before", "commit.after", "comm
 COMPACT_STEPS: Final = ("compact.checkpointed", "truncate.swept")
 BACKUP_STEPS: Final = ("backup.filled", "backup.sealed", "backup.named")
 
-# On Postgres and the remote the steps of a commit are in another process: see the tests of killed hosts, of
-# kills in mid-flight and of kills at random.
+# A client of Postgres or of a host has the first and the last step of a commit; those between are in another
+# process: see the tests of killed hosts, of kills in mid-flight and of kills at random.
+CLIENT_STEPS: Final = ("commit.prepared", "commit.acknowledged")
 FACET_STEPS: Final = {
     "sqlite": (*COMMIT_STEPS, *COMPACT_STEPS),
     "postgres": COMPACT_STEPS[:1],
@@ -107,10 +108,18 @@ def check(place: Place, kind: str, acknowledged: int, *, in_flight: int = 1) -> 
 
 
 @pytest.mark.parametrize("nth", [1, 4])
-@pytest.mark.parametrize("step", COMMIT_STEPS)
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [
+        *(("sqlite", step) for step in COMMIT_STEPS),
+        *((kind, step) for kind in ("postgres", "remote") for step in CLIENT_STEPS),
+    ],
+    indirect=["place"],
+)
 @pytest.mark.parametrize("kind", WRITES)
-def test_a_writer_killed_at_a_step_of_its_commit(tmp_path: Path, kind: str, step: str, nth: int) -> None:
-    place = place_of("sqlite", tmp_path)  # P-REC-9, P-BAT-5, P-IDM-5, P-GLB-8
+def test_a_writer_killed_at_a_step_of_its_commit(
+    place: Place, kind: str, step: str, nth: int
+) -> None:  # P-REC-9, P-BAT-5, P-IDM-5, P-GLB-8
     with Child(place, failpoint=f"{step}:{nth}") as child:
         child.tell("writes", kind=kind, first=1, last=9)
         acknowledged = child.listen()

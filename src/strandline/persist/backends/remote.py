@@ -24,6 +24,7 @@ from strandline.errors import (
     UnavailableError,
     UsageError,
 )
+from strandline.failpoint import reach
 from strandline.persist.backend import Expectation, Once, Outcome, Write
 from strandline.persist.commit import Repeated, prepare
 from strandline.persist.durable import IoBackend, Request
@@ -129,7 +130,9 @@ class RemoteBackend(IoBackend):
         appends = sum(len(step[1]) for step in prepared.steps if type(step) is tuple)
         _refuse_long(len(body) + ANSWER_BYTES_PER_EVENT * appends)
         is_write = bool(writes) or once is not None
+        reach("commit.prepared")
         answer = self._exchange("persist/commit", body, self._timeout_s, prepared.once, is_write=is_write)
+        reach("commit.acknowledged")
         return self._outcome(answer, prepared.writes)
 
     # The basic writes are checked here, before anything is sent

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import psycopg
 
 from strandline.errors import OutcomeUnknown, SequenceError, StoreUnavailable, StrandlineError, UsageError
+from strandline.failpoint import reach
 from strandline.persist.audit import audit, quarantine_key, quarantine_writes
 from strandline.persist.backend import (
     Append,
@@ -109,12 +110,14 @@ class PostgresBackend:
     ) -> Outcome:
         self._pool.check()
         prepared = prepare(preconditions, writes, once)
+        reach("commit.prepared")
         if is_unusual(prepared):
             names = group.names_of([prepared])
             outcome = self._alone(*names, lambda transaction: decide(transaction, prepared), once=once)
             self._count([outcome])
         else:
             outcome = self._submit(prepared)
+        reach("commit.acknowledged")
         if not isinstance(outcome, Conflict):
             self._after(prepared)
         return outcome
