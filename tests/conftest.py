@@ -9,6 +9,7 @@ import importlib
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,10 @@ from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import StrandlineError
 from strandline.persist import open_store
 from strandline.persist.backend import AtomicBackend
+
+# A shell that runs the tests in the background has them ignore SIGINT, and every child would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 KINDS: Final = ("memory", "sqlite", "postgres", "remote")
 DURABLE_KINDS: Final = ("sqlite", "postgres", "remote")
