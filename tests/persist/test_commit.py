@@ -41,7 +41,8 @@ from strandline.persist import (
 )
 from strandline.persist.backend import Expectation, Once, Outcome, Write
 from strandline.persist.backends import memory, sqlite_transaction
-from strandline.persist.commit import GroupCommit, Prepared, prepare
+from strandline.persist.commit import Prepared, prepare
+from strandline.persist.group_commit import GroupCommit
 from strandline.persist.value import MAX_COMMIT_BYTES
 from tests.conftest import KINDS, as_any, open_backend
 

@@ -1,5 +1,7 @@
 """Compaction: truncation behind a snapshot, never past what anybody still needs."""
 
+from typing import Any
+
 from strandline.errors import SnapshotMismatch, UsageError
 from strandline.failpoint import reach
 from strandline.persist.backend import AtomicBackend, Backend
@@ -16,8 +18,11 @@ from strandline.persist.value import check_name
 
 def uncompacted(b: Backend, stream: str, name: str, seed: Storable) -> int:
     """How many events the snapshot has not seen."""
-    _check_stream(b, stream, name)
-    return b.last_seq(check_name("stream", stream)) - snapshot_load(b, name, seed).seq
+    kept = kept_snapshot(b, name)
+    if kept is not None and kept["stream"] not in (None, stream):
+        raise _of_another_stream(kept, stream, name)
+    state = ProjectionState(seed, 0) if kept is None else kept["state"]
+    return b.last_seq(check_name("stream", stream)) - int(state.seq)
 
 
 def should_compact(b: Backend, stream: str, name: str, seed: Storable, *, every: int) -> bool:
@@ -95,18 +100,16 @@ def _covered(b: AtomicBackend, stream: str, name: str) -> int:
     if kept is None:
         return 0
     if kept["stream"] != stream:
-        raise SnapshotMismatch(
-            f"snapshot {name!r} is of stream {kept['stream']!r} and cannot stand for events of {stream!r}",
-            hint="checkpoint the stream under a name of its own",
-        )
+        raise _of_another_stream(kept, stream, name)
     lowest: int = min([kept["state"].seq, *(seq for _, seq in snapshots(b, stream))])
     return lowest
 
 
-def _check_stream(b: Backend, stream: str, name: str) -> None:
-    kept = kept_snapshot(b, name)
-    if kept is not None and kept["stream"] not in (None, stream):
-        _covered(atomic(b), stream, name)
+def _of_another_stream(kept: dict[str, Any], stream: str, name: str) -> SnapshotMismatch:
+    return SnapshotMismatch(
+        f"snapshot {name!r} is of stream {kept['stream']!r} and cannot stand for events of {stream!r}",
+        hint="checkpoint the stream under a name of its own",
+    )
 
 
 def _check_every(every: int) -> None:

@@ -61,13 +61,13 @@ from strandline.persist.backends.sqlite_records import Loader, dumped
 from strandline.persist.backends.sqlite_survey import Unread, damaged_beside, survey, surveyed
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
 from strandline.persist.commit import (
-    GroupCommit,
     Prepared,
     append_with_seq,
     decide,
     prepare,
 )
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
+from strandline.persist.group_commit import GroupCommit
 from strandline.persist.reserved import GLOBAL, LINEAGE
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq, decode
 

@@ -28,15 +28,13 @@ class Names:
 
 
 class SqliteTransaction:
-    """Works on the writer's connection, inside BEGIN IMMEDIATE … COMMIT. `truncated` says whether rows wait
-    to be swept."""
+    """Works on the writer's connection, inside BEGIN IMMEDIATE … COMMIT."""
 
     def __init__(self, connection: apsw.Connection, names: Names) -> None:
         self._run = connection.execute
         self._run_many = connection.executemany
         self.changes = connection.total_changes
         self._names = names
-        self.truncated = False
 
     def head(self, stream: str) -> tuple[int, int]:
         id_ = self._names.streams.get(stream)
@@ -95,7 +93,6 @@ class SqliteTransaction:
 
     def truncate(self, stream: str, n: int) -> None:
         self._run("UPDATE streams SET truncated = ? WHERE name = ?", (n, stream))
-        self.truncated = True
 
     def rewrite(self, stream: str, seq: int, text: str, sum_: int) -> None:
         place = (self._names.streams[stream] << SEQ_BITS) + seq

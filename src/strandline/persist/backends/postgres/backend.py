@@ -46,8 +46,9 @@ from strandline.persist.backends.postgres.transaction import (
     line_up,
     run_alone,
 )
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, GroupCommit, Prepared, decide, prepare
+from strandline.persist.commit import KEPT_COMMIT_MARKERS, Prepared, decide, prepare
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
+from strandline.persist.group_commit import GroupCommit
 from strandline.persist.reserved import GLOBAL, LINEAGE, QUARANTINED
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq
 
