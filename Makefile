@@ -22,7 +22,7 @@ demo: $(STAMP)  ## see it work, in under a minute
 	@$(BIN)/python examples/demo.py
 
 test: $(STAMP)  ## run the tests, for example with PYTEST_ARGS="tests/persist -k once"
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

@@ -1,12 +1,13 @@
-"""Datasets: what columns they have, what may be added or widened, which row is refused and why.
+"""Datasets: their names, their columns, what a column keeps, what may be added or widened.
 
 A dataset is a named set of rows with one schema that only grows. Its columns have one of these types:
 
     string, int, bigint, float, double, boolean, timestamp (UTC microseconds), date, decimal(p,s), binary,
     json
 
-`json` holds values of open shape (mappings, lists). Nothing is coerced: a value is stored as it is, or
-exactly in a wider type, or its row is refused with the column and both types named.
+`json` holds values of open shape (mappings, lists) as canonical text; a text in such a column is a JSON
+string, never JSON to be parsed. Nothing is coerced: a value is stored as it is, or exactly in a wider type,
+or not at all. `strandline.rows` judges whole rows by what is said here.
 """
 
 import base64
@@ -14,10 +15,10 @@ import binascii
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -33,6 +34,7 @@ SOURCE: Final = "source"
 UNKNOWN_SOURCE: Final = "unknown"
 MAX_SOURCE_BYTES: Final = 240
 MAX_DECIMAL_DIGITS: Final = 38
+MOST_LISTED: Final = 100
 
 _SIMPLE: Final = frozenset(
     {"string", "int", "bigint", "float", "double", "boolean", "timestamp", "date", "binary", "json"}
@@ -42,23 +44,62 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
 _WIDER: Final = frozenset({("int", "bigint"), ("float", "double")})
+_FINER: Final = re.compile(r"[.,]\d{6}0*[1-9]")  # a time finer than a microsecond, which Python would cut off
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_EXACT: Final = Context(prec=2 * MAX_DECIMAL_DIGITS)  # the usual context rounds at 28 digits
+
+
+class Refusal(NamedTuple):
+    """Why a row is not acceptable. `kind` is the kind of the error that refuses its batch."""
+
+    row: int
+    column: str
+    found: str
+    wanted: str
+    kind: str = "bad_rows"
+
+    def __str__(self) -> str:
+        where = f"row {self.row}, column {self.column!r}" if self.column else f"row {self.row}"
+        return f"{where}: {self.found} does not fit {self.wanted}"
 
 
 class SchemaBreaking(UsageError):
-    """A change that is not an addition: another type, a new required column, a removal."""
+    """A change that is not an addition: another type, a new required column, a removal.
 
-    def __init__(self, dataset: str, column: str, found: str, wanted: str, *, row: int | None = None) -> None:
+    Where rows ask for it, `refusals` has all of them, and the other facts are those of the first.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        column: str,
+        found: str,
+        wanted: str,
+        *,
+        row: int | None = None,
+        refusals: Sequence[Refusal] = (),
+    ) -> None:
         where = f"row {row}, " if row is not None else ""
         super().__init__(
-            f"dataset {dataset!r}: {where}column {column!r} is {found}, which does not fit {wanted}",
+            f"dataset {dataset!r}: {where}column {column!r} is {found}, which does not fit {wanted}"
+            + listed(refusals[1:]),
             hint="columns may be added and widened (int to bigint, float to double, more decimal digits); "
             "for anything else start another dataset",
         )
         self.dataset, self.column, self.found, self.wanted, self.row = dataset, column, found, wanted, row
+        self.refusals = tuple(refusals)
 
 
 class SourceInvalid(UsageError):
     """A source that could never land."""
+
+
+def listed(refusals: Sequence[Refusal]) -> str:
+    """Refusals as lines of a message, the first 100 of them."""
+    lines = [str(refusal) for refusal in refusals[:MOST_LISTED]]
+    if len(refusals) > len(lines):
+        lines.append(f"and {len(refusals) - len(lines):,} more")
+    return "".join(f"\n  {line}" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +116,40 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes two rows of a strand the same: the `key` column, or, where it is null, the `legacy` columns
+    as text with `join` between them, which rebuild the same key."""
+
+    key: str
+    legacy: tuple[str, ...] = ()
+    join: str = "#"
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
-    """A name and its columns, in the order in which they came. `version` grows by one with each change."""
+    """A name and its columns, in the order in which they came. `version` grows by one with each change.
+
+    `collapse` makes rows of one strand with equal row ids one row; `dedupe_on_flush` stops repeats at the
+    door. `seq_bucket` and `source_buckets` are the table's partitioning and never change.
+    """
 
     name: str
     columns: tuple[Column, ...] = ()
     version: int = 0
     source_columns: tuple[str, ...] = ()
-    identity: tuple[str, ...] = field(default=())
+    identity: Identity | None = None
+    collapse: bool = False
+    dedupe_on_flush: bool = False
+    seq_bucket: int = 1_000_000
+    source_buckets: int = 0
 
     def __post_init__(self) -> None:
         check_dataset_name(self.name)
-        names = [column.name for column in self.columns]
+        names = [column.name.lower() for column in self.columns]
         if len(set(names)) != len(names):
-            raise UsageError(f"dataset {self.name!r} names a column twice", hint="give each its own name")
+            raise UsageError(
+                f"dataset {self.name!r} names a column twice", hint="give each its own name, case aside"
+            )
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -104,26 +165,6 @@ class Strand:
     @property
     def ledger(self) -> str:
         return f"strand/{self.dataset}/{encode_source(self.source)}"
-
-
-class Refusal(NamedTuple):
-    """Why a row is not acceptable."""
-
-    row: int
-    column: str
-    found: str
-    wanted: str
-
-    def __str__(self) -> str:
-        return f"row {self.row}, column {self.column!r}: {self.found} does not fit {self.wanted}"
-
-
-class Accepted(NamedTuple):
-    """The verdict on a batch: the dataset as it must be for the good rows, those rows, and the refusals."""
-
-    dataset: Dataset
-    rows: list[Mapping[str, Any]]
-    refusals: list[Refusal]
 
 
 # Names
@@ -220,7 +261,9 @@ def type_of(value: object) -> str | None:
         return _decimal_type(value)
     if isinstance(value, datetime):
         return "timestamp" if value.tzinfo is not None else None
-    simple = {float: "double", str: "string", bytes: "binary", dict: "json", list: "json", date: "date"}
+    if isinstance(value, str):
+        return "string"
+    simple = {float: "double", bytes: "binary", dict: "json", list: "json", date: "date"}
     return simple.get(kind)
 
 
@@ -245,6 +288,13 @@ def widened(have: str, wanted: str) -> str | None:
     return None
 
 
+def wider(type_: str) -> str | None:
+    """What a column of `type_` may safely become to hold one more value, None if nothing."""
+    if mine := digits(type_):
+        return f"decimal({MAX_DECIMAL_DIGITS},{mine[1]})" if mine[0] < MAX_DECIMAL_DIGITS else None
+    return dict(_WIDER).get(type_)
+
+
 class Unfit(Exception):
     """A value that a type does not hold as it is."""
 
@@ -260,8 +310,8 @@ def stored(value: Any, type_: str) -> Any:
     elif type_ in ("float", "double"):
         return _stored_float(value, type_)
     elif type_ == "string":
-        if kind is str and _is_utf8(value):
-            return value
+        if isinstance(value, str) and _is_utf8(value):
+            return str.__str__(value)  # of an enumeration's member, say: its text
     elif type_ == "boolean":
         if kind is bool:
             return value
@@ -288,7 +338,7 @@ def _json_text(value: Any) -> str:
 
 
 def _stored_float(value: Any, type_: str) -> float:
-    if type(value) is str and value in ("NaN", "Infinity", "-Infinity"):
+    if isinstance(value, str) and value in ("NaN", "Infinity", "-Infinity"):
         value = float(value)
     if type(value) is int and abs(value) <= 2**1023 and int(float(value)) == value:
         value = float(value)
@@ -307,7 +357,7 @@ def _float32(value: float) -> float:
 
 
 def _stored_binary(value: Any) -> bytes:
-    if type(value) is not str:
+    if not isinstance(value, str):
         raise Unfit
     try:
         return base64.b64decode(value, validate=True)
@@ -316,18 +366,20 @@ def _stored_binary(value: Any) -> bytes:
 
 
 def _stored_timestamp(value: Any) -> datetime:
-    if type(value) is str:
-        try:
+    try:
+        if isinstance(value, str) and not _FINER.search(value):
             value = datetime.fromisoformat(value)
-        except ValueError as error:
-            raise Unfit from error
-    if not isinstance(value, datetime) or value.tzinfo is None:
-        raise Unfit
-    return value
+        if not isinstance(value, datetime) or value.utcoffset() is None:
+            raise Unfit
+        if getattr(value, "nanosecond", None):  # of pandas: finer times that pass for datetimes
+            raise Unfit
+        return value.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise Unfit from error
 
 
 def _stored_date(value: Any) -> date:
-    if type(value) is str:
+    if isinstance(value, str):
         try:
             return date.fromisoformat(value)
         except ValueError as error:
@@ -339,7 +391,7 @@ def _stored_date(value: Any) -> date:
 
 def _stored_decimal(value: Any, type_: str) -> Decimal:
     precision, scale = digits(type_) or (0, 0)
-    if type(value) is str:
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
         try:
             value = Decimal(value)
         except ArithmeticError as error:
@@ -348,128 +400,12 @@ def _stored_decimal(value: Any, type_: str) -> Decimal:
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
         raise Unfit
-    exact = value.quantize(Decimal(1).scaleb(-scale)) if value.adjusted() + scale < precision else None
-    if exact is None or exact != value:
+    if value and value.adjusted() + scale >= precision:
+        raise Unfit
+    exact = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT) if value else Decimal((0, (0,), -scale))
+    if exact != value:
         raise Unfit
     return exact
-
-
-# Rows
-
-
-def accept(
-    dataset: Dataset,
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    source: str | None = None,
-    max_row_bytes: int = 16 * 1024 * 1024,
-) -> Accepted:
-    """Judge every row: which are stored, as what, and how the dataset must grow for them.
-
-    A refused row grows nothing. The rows come back with their values as the columns keep them, and with
-    their source.
-    """
-    growth = _Growth(dataset)
-    good: list[Mapping[str, Any]] = []
-    refusals: list[Refusal] = []
-    for index, row in enumerate(rows):
-        made = growth.take(index, row, source, max_row_bytes)
-        if isinstance(made, Refusal):
-            refusals.append(made)
-        else:
-            good.append(made)
-    return Accepted(growth.result(), good, refusals)
-
-
-def source_of(dataset: Dataset, row: Mapping[str, Any], source: str | None) -> str:
-    """The argument of the call, else the first non-empty of the declared source columns, else `unknown`."""
-    if source is not None:
-        return source
-    for name in (SOURCE, *dataset.source_columns):
-        if row.get(name) not in (None, ""):
-            return str(row[name])
-    return UNKNOWN_SOURCE
-
-
-class _Growth:
-    """The columns as they were, and as the good rows so far need them."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = dataset
-        self._types = {column.name: column.type for column in dataset.columns}
-        self._required = [column.name for column in dataset.columns if column.required]
-
-    def take(
-        self, index: int, row: Mapping[str, Any], source: str | None, max_row_bytes: int
-    ) -> dict[str, Any] | Refusal:
-        if not isinstance(row, Mapping):
-            return Refusal(index, "", type(row).__name__, "a mapping of column to value")
-        made: dict[str, Any] = {}
-        needed: dict[str, str] = {}
-        size = 0
-        for name, value in row.items():
-            if name == SOURCE or value is None:
-                continue
-            found = self._place(index, name, value)
-            if isinstance(found, Refusal):
-                return found
-            type_, kept = found
-            if type_ != self._types.get(name):
-                needed[name] = type_
-            made[name] = kept
-            size += len(kept) if isinstance(kept, (str, bytes)) else 8
-        if size > max_row_bytes:
-            return Refusal(index, "", f"a row of {size:,} bytes", f"the limit of {max_row_bytes:,}")
-        for name in self._required:
-            if name not in made:
-                return Refusal(index, name, "missing", "a required column")
-        own = row.get(SOURCE)
-        if source is not None and own not in (None, source):
-            return Refusal(index, SOURCE, repr(own)[:80], f"the source of the call, {source!r}")
-        try:
-            made[SOURCE] = check_source(source_of(self._dataset, row, source))
-        except SourceInvalid as error:
-            return Refusal(index, SOURCE, error.message, "a source")
-        self._types.update(needed)
-        return made
-
-    def _place(self, index: int, name: Any, value: Any) -> tuple[str, Any] | Refusal:
-        """The type that the column must have for `value`, and `value` as it is kept."""
-        have = self._types.get(name)
-        if have is None:
-            try:
-                check_column_name(name)
-            except UsageError as error:
-                return Refusal(index, str(name)[:80], error.message, "a column name")
-        wanted = have or type_of(value)
-        if wanted is None:
-            return Refusal(index, name, _shown(value), "any column type")
-        for type_ in (wanted, *(_wider_than(wanted, value))):
-            try:
-                return type_, stored(value, type_)
-            except Unfit:
-                continue
-        return Refusal(index, name, _shown(value), wanted)
-
-    def result(self) -> Dataset:
-        known = {column.name for column in self._dataset.columns}
-        grown = tuple(replace(column, type=self._types[column.name]) for column in self._dataset.columns)
-        added = tuple(Column(name, type_) for name, type_ in self._types.items() if name not in known)
-        columns = (*grown, *added)
-        if columns == self._dataset.columns:
-            return self._dataset
-        return replace(self._dataset, columns=columns, version=self._dataset.version + 1)
-
-
-def _wider_than(type_: str, value: Any) -> Sequence[str]:
-    """The one type that `type_` may safely become for `value`."""
-    inferred = type_of(value)
-    wider = widened(type_, inferred) if inferred else None
-    return [wider] if wider and wider != type_ else []
-
-
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.60}"
 
 
 # Growth

@@ -7,7 +7,7 @@ stored.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -122,12 +122,16 @@ def _name(digest: str) -> str:
 
 def _checked(chunks: Iterator[bytes], ref: BlobRef) -> Iterator[bytes]:
     digest, size = sha256(), 0
-    for chunk in chunks:
-        digest.update(chunk)
-        size += len(chunk)
-        if size > ref.size:
-            break
-        yield chunk
+    try:
+        for chunk in chunks:
+            digest.update(chunk)
+            size += len(chunk)
+            if size > ref.size:
+                break
+            yield chunk
+    finally:
+        if isinstance(chunks, Generator):
+            chunks.close()  # where reading stops early it holds a file open
     if size != ref.size:
         more = "more than " if size > ref.size else ""
         raise BlobCorrupt(
