@@ -32,6 +32,8 @@ from strandline.persist.backend import AtomicBackend
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ("tests.spark_sessions",)
+
 KINDS: Final = ("memory", "sqlite", "postgres", "remote")
 DURABLE_KINDS: Final = ("sqlite", "postgres", "remote")
 HOST_READY_S: Final = 30

@@ -1,0 +1,138 @@
+"""Pieces of segments as Arrow batches with their places: how a flush's rows reach Spark.
+
+A row's place in its segment gives its seq, so a task that runs twice, or another cut into tasks, gives the
+same rows. This runs in Spark's Python workers and needs no Spark itself.
+"""
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.content import ContentStore, open_content
+from strandline.content.segment import read_segment
+from strandline.dataset import SOURCE, Dataset
+from strandline.errors import StrandlineError, UnavailableError
+from strandline.lake.landing import Piece
+from strandline.rows import arrow_schema
+
+SEQ: Final = "_sl_seq"
+AT: Final = "_sl_at"
+FAULT: Final = "fault"  # a pickled error, as a row
+
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+ArrowMap: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
+
+_AT: Final = pa.timestamp("us", "UTC")
+
+
+def producer_schema(dataset: Dataset) -> pa.Schema:
+    """The producer's columns alone, all nullable: what a table requires, the table checks."""
+    return pa.schema(
+        [pa.field(each.name, each.type) for each in arrow_schema(dataset) if each.name != SOURCE]
+    )
+
+
+def placed_schema(dataset: Dataset) -> pa.Schema:
+    """The producer's columns, then each row's place."""
+    place = [pa.field(SOURCE, pa.string()), pa.field(SEQ, pa.int64()), pa.field(AT, _AT)]
+    return pa.schema([*producer_schema(dataset), *place])
+
+
+def placed_batches(
+    content: ContentStore, pieces: Iterable[Piece], dataset: Dataset
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the pieces in order. Raises SegmentUnreadable, after batches that were good perhaps."""
+    own, placed = producer_schema(dataset), placed_schema(dataset)
+    for piece in pieces:
+        seq = piece.lo + 1
+        for batch in read_segment(
+            content, piece.segment, first_row=piece.first_row, rows=piece.rows, schema=own
+        ):
+            count = batch.num_rows
+            place = [
+                pa.repeat(pa.scalar(piece.source), count),
+                pa.array(np.arange(seq, seq + count, dtype=np.int64)),
+                pa.repeat(pa.scalar(piece.at, _AT), count),
+            ]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *place], schema=placed)
+            seq += count
+        assert seq == piece.hi + 1, "read_segment gives the rows it was asked for, or raises"
+
+
+def shares(pieces: Sequence[Piece], tasks: int) -> list[tuple[Piece, ...]]:
+    """The pieces, in order, in at most `tasks` runs of about as many rows.
+
+    A piece is cut only where it is larger than a run: each task that reads from a segment reads all its
+    bytes, since only they prove its digest.
+    """
+    run = max(-(-sum(piece.rows for piece in pieces) // max(tasks, 1)), 1)
+    made: list[list[Piece]] = [[]]
+    room = run
+    for piece in _cut(pieces, run):
+        if room < piece.rows // 2 and made[-1] and len(made) < tasks:
+            made.append([])
+            room += run
+        made[-1].append(piece)
+        room -= piece.rows
+    return [tuple(each) for each in made if each]
+
+
+def _cut(pieces: Iterable[Piece], run: int) -> Iterator[Piece]:
+    for piece in pieces:
+        for at in range(0, piece.rows, run):
+            rows = min(run, piece.rows - at)
+            yield replace(piece, first_row=piece.first_row + at, rows=rows, lo=piece.lo + at)
+
+
+def share_reader(
+    url: str, options: Mapping[str, Any], cut: Sequence[tuple[Piece, ...]], dataset: Dataset
+) -> ArrowMap:
+    """What a task runs over the numbers of its shares: their rows."""
+
+    def read(batches: Batches) -> Iterator[pa.RecordBatch]:
+        content = open_content(url, **options)
+        for share in _asked(batches, cut):
+            yield from placed_batches(content, share, dataset)
+
+    return read
+
+
+def share_checker(
+    url: str, options: Mapping[str, Any], cut: Sequence[tuple[Piece, ...]], dataset: Dataset
+) -> ArrowMap:
+    """What a task runs to learn why the reading failed: the errors, each a row, instead of the rows."""
+
+    def check(batches: Batches) -> Iterator[pa.RecordBatch]:
+        content = open_content(url, **options)
+        for share in _asked(batches, cut):
+            for piece in share:
+                if (fault := fault_of(content, piece, dataset)) is not None:
+                    yield pa.RecordBatch.from_pydict({FAULT: pa.array([fault], pa.binary())})
+
+    return check
+
+
+def fault_of(content: ContentStore, piece: Piece, dataset: Dataset) -> bytes | None:
+    """The error that a piece's reading raises, pickled; None if it can be read."""
+    try:
+        for _ in placed_batches(content, [piece], dataset):
+            pass
+    except StrandlineError as error:
+        return pickle.dumps(error)
+    except Exception as error:  # noqa: BLE001  # it is handed on: a task that raised would lose all others' errors
+        lost = UnavailableError(
+            f"segment {piece.segment.cid} cannot be read: {type(error).__name__}: {error}",
+            hint="the same call may work later",
+        )
+        return pickle.dumps(lost)
+    return None
+
+
+def _asked(batches: Batches, cut: Sequence[tuple[Piece, ...]]) -> Iterator[tuple[Piece, ...]]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            yield cut[number]

@@ -1,0 +1,295 @@
+"""Stage, then publish: the only writer of new rows into tables (load_input.py writes scratch tables alone).
+
+A landing is written under its id as Iceberg's WAP id, in a Spark session of its own, since the id is a
+setting of the session. What is staged is invisible until its snapshot is picked, and Iceberg picks an id
+once. A crash leaves nothing, a staged snapshot, or a published one; `look` tells which.
+
+Small landings are read here and handed to Spark as one Arrow table; larger ones are read by its tasks. Both
+give the same rows: the place of a row in its segment is all that counts.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.content import ContentStore
+from strandline.dataset import SOURCE, Dataset
+from strandline.errors import NotFoundError, StrandlineError
+from strandline.lake import history, load_input, pieces
+from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION, Settlement
+from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, LoadLanding
+from strandline.lake.schema import (
+    AT,
+    FLUSH,
+    ROW_ID,
+    SEQ,
+    TableUnavailable,
+    columns_sql,
+    ensure_table,
+    literal,
+    own_columns,
+    quoted,
+    table_name,
+)
+from strandline.lake.settings import CATALOG, NAMESPACE, LakeSettings
+from strandline.lake.spark import own_session, slots
+from strandline.lake.stamp import stamped, without_known, without_repeats
+
+Settle: TypeAlias = Callable[[DataFrame], DataFrame]
+
+SMALL_ROWS: Final = 50_000
+SMALL_BYTES: Final = 16 * 1024 * 1024
+TASK_ROWS: Final = 50_000  # a task is worth its start from here on
+FEW_IDS: Final = 100
+MANY_SOURCES: Final = 1_000
+
+_PLACE: Final = "_sl_place"
+_WAP_ID: Final = "spark.wap.id"
+# Times and casts of a stage must not depend on what a user's session says.
+_STAGE_CONF: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
+
+
+class IcebergTables:
+    """See Tables. Threads may share one: each stage has a session of its own.
+
+    `content_options` are those that the content store was opened with; tasks open it again by its URL.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        content: ContentStore,
+        lake: LakeSettings,
+        *,
+        content_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._spark, self._content, self._lake = spark, content, lake
+        self._options = dict(content_options or {})
+        self._idle: list[SparkSession] = []  # a new session costs a tenth of a second, so they are kept
+        self._slots: int | None = None
+
+    def table_name(self, dataset: str) -> str:
+        return table_name(dataset)
+
+    def ensure(self, dataset: Dataset) -> None:
+        ensure_table(self._spark, dataset, format=self._lake.format)
+
+    def stage(self, landing: Landing, *, settle: Settle | None = None) -> None:
+        """See Tables. `settle` is a pure function of the rows (L-FLUSH-7): it gets the producer's columns,
+        `source`, and a column `_sl_place` that it must hand on as it is. If it fails, or breaks that, the
+        rows pass unchanged; `settlement` tells what it did."""
+        with self._stage_session(landing.id) as session:
+            try:
+                self._write(session, landing, settle)
+            except StrandlineError:
+                raise
+            except Exception as error:
+                # A failed job tells too little, and differently on classic and Connect: read again, and have
+                # errors come back as rows.
+                self._raise_fault(session, landing)
+                raise TableUnavailable("stage rows of", table_name(landing.dataset.name), error) from error
+
+    def look(self, dataset: str, id: str) -> Found:
+        return history.find(self._history(dataset), id)
+
+    def settlement(self, dataset: str, snapshot: int) -> Settlement:
+        """What the settle hook did when this snapshot, or the one it is a copy of, was staged."""
+        return history.settlement(self._history(dataset), snapshot)
+
+    def publish(self, dataset: str, snapshot: int) -> None:
+        table = f"{NAMESPACE}.{quoted(dataset)}"
+        with _spark_errors("publish to", table):
+            self._spark.sql(
+                f"CALL {CATALOG}.system.cherrypick_snapshot(table => '{table}', snapshot_id => {snapshot:d})"
+            ).collect()
+
+    def burn(self, dataset: str, id: str) -> None:
+        if self.look(dataset, id).published:
+            return
+        table = table_name(dataset)
+        with self._stage_session(id) as session, _spark_errors("burn an id in", table):
+            _append(session.table(table).where("false"), table, {VERSION: str(BURNED)})
+        empty = next(each for each in self.look(dataset, id).staged if each.version == BURNED)
+        try:
+            self.publish(dataset, empty.snapshot)
+        except StrandlineError:
+            if self.look(dataset, id).published is None:  # else somebody was faster: the id is used up
+                raise
+
+    # Loads
+
+    def fix_input(
+        self, df: DataFrame, dataset: Dataset, load_id: str, *, source: str | None
+    ) -> tuple[FixedInput, Dataset]:
+        """Judge the rows of `df` and write them once; the dataset as it must be for them comes back too.
+
+        Raises BadRows with the first refusals, or SchemaBreaking; nothing is left then.
+        """
+        return load_input.fix_input(self._spark, df, dataset, load_id, source=source)
+
+    def drop_input(self, input: FixedInput) -> None:
+        with _spark_errors("drop", input.table):
+            load_input.drop_input(self._spark, input.table)
+
+    def has_input(self, input: FixedInput) -> bool:
+        with _spark_errors("look for", input.table):
+            return load_input.has_input(self._spark, input)
+
+    # Staging
+
+    @contextmanager
+    def _stage_session(self, id: str) -> Iterator[SparkSession]:
+        session = self._take_session()
+        session.conf.set(_WAP_ID, id)
+        yield session
+        # Only after a success: a session that failed may be the reason, on Connect it may even be gone.
+        session.conf.unset(_WAP_ID)
+        self._idle.append(session)
+
+    def _take_session(self) -> SparkSession:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            session = own_session(self._spark)
+            for key, value in _STAGE_CONF.items():
+                session.conf.set(key, value)
+            return session
+
+    def _write(self, session: SparkSession, landing: Landing, settle: Settle | None) -> None:
+        table, dataset = table_name(landing.dataset.name), landing.dataset
+        notes = {VERSION: str(landing.version), NUMBER: str(landing.number)}
+        placed = self._placed(session, landing)
+        if settle is not None:
+            placed, settled_notes = self._settled(session, landing, placed, settle)
+            notes |= settled_notes
+        rows = stamped(placed, dataset, landing.number)
+        if not dataset.collapse:
+            _append(rows, table, notes)
+            return
+        is_kept = isinstance(landing, FlushLanding) and not self._is_small(landing)
+        rows = rows.persist() if is_kept else rows  # else each of the three uses below reads all segments
+        try:
+            _append(self._collapsed(session, landing, rows, table), table, notes)
+        finally:
+            if is_kept:
+                rows.unpersist()
+
+    def _placed(self, session: SparkSession, landing: Landing) -> DataFrame:
+        """The rows with `source`, `_sl_seq` and `_sl_at`, each partition in order of source and seq."""
+        if isinstance(landing, LoadLanding):
+            return load_input.placed(session, landing)
+        dataset = landing.dataset
+        if self._is_small(landing):
+            batches = pieces.placed_batches(self._content, landing.pieces, dataset)
+            table = pa.Table.from_batches(batches, pieces.placed_schema(dataset))
+            return session.createDataFrame(table).coalesce(1)
+        cut = pieces.shares(landing.pieces, self._tasks(session, landing))
+        read = pieces.share_reader(self._content.url, self._options, cut, dataset)
+        numbers = session.range(0, len(cut), 1, len(cut))
+        return numbers.mapInArrow(read, columns_sql(dataset, (SOURCE, SEQ, AT)))
+
+    def _is_small(self, landing: FlushLanding) -> bool:
+        """Whether it is read here; what only this process can read always is."""
+        sizes = {piece.segment.cid: piece.segment.size for piece in landing.pieces}
+        is_small = _planned(landing) <= SMALL_ROWS and sum(sizes.values()) <= SMALL_BYTES
+        return is_small or self._content.url.startswith("memory:")
+
+    def _tasks(self, session: SparkSession, landing: Landing) -> int:
+        if self._slots is None:
+            self._slots = slots(session)
+        return min(self._slots, -(-_planned(landing) // TASK_ROWS))
+
+    def _collapsed(self, session: SparkSession, landing: Landing, rows: DataFrame, table: str) -> DataFrame:
+        is_small = isinstance(landing, FlushLanding)  # a load may have any number of rows
+        once = without_repeats(rows, is_small=is_small)
+        if not landing.dataset.dedupe_on_flush:
+            return once
+        others = session.table(table).where(f"{FLUSH} <> {landing.number} and {_strands(landing)}")
+        is_few = _planned(landing) <= FEW_IDS
+        ids = [row[0] for row in rows.select(ROW_ID).distinct().collect()] if is_few else None
+        return without_known(once, others, ids=ids, is_small=is_small)
+
+    def _settled(
+        self, session: SparkSession, landing: Landing, placed: DataFrame, settle: Settle
+    ) -> tuple[DataFrame, dict[str, str]]:
+        own = [quoted(column.name) for column in own_columns(landing.dataset)]
+        place = f"struct({SOURCE}, {SEQ}, {AT}) as {_PLACE}"
+        back = (f"{_PLACE}.{name} as {name}" for name in (SOURCE, SEQ, AT))
+        lacks = [f"{quoted(c.name)} is null" for c in own_columns(landing.dataset) if c.required]
+        try:
+            kept = settle(placed.selectExpr(*own, SOURCE, place)).selectExpr(*own, *back)
+            rows, places, bad, _ = kept.selectExpr(
+                "count(1)",
+                f"count(distinct {SOURCE}, {SEQ}, {AT})",
+                f"count_if({' or '.join(lacks) or 'false'})",
+                f"bit_xor(xxhash64({', '.join([*own, SOURCE])}))",  # has each value fail here, if it will
+            ).collect()[0]
+        except Exception as error:  # noqa: BLE001  # the hook is not ours; its failure is noted in the snapshot
+            self._raise_fault(session, landing)  # unless it was a segment that failed
+            said = (str(error).splitlines() or [""])[0][:300]
+            return placed, {SETTLE_FAILED: f"{type(error).__name__}: {said}"}
+        if rows != places or rows > _planned(landing) or bad:
+            broken = f"{rows} rows at {places} places, {bad} without a required column"
+            return placed, {SETTLE_FAILED: broken}
+        return kept.sortWithinPartitions(SOURCE, SEQ), {SETTLED: str(_planned(landing) - rows)}
+
+    def _raise_fault(self, session: SparkSession, landing: Landing) -> None:
+        """Raise what reading a planned segment raises, if one cannot be read."""
+        if not isinstance(landing, FlushLanding):
+            return
+        if self._is_small(landing):
+            found = (pieces.fault_of(self._content, piece, landing.dataset) for piece in landing.pieces)
+            faults = [fault for fault in found if fault is not None]
+        else:
+            cut = pieces.shares(landing.pieces, self._tasks(session, landing))
+            check = pieces.share_checker(self._content.url, self._options, cut, landing.dataset)
+            numbers = session.range(0, len(cut), 1, len(cut))
+            faults = [bytes(row[0]) for row in numbers.mapInArrow(check, f"{pieces.FAULT} binary").collect()]
+        for fault in faults[:1]:
+            raise pickle.loads(fault)
+
+    def _history(self, dataset: str) -> history.History:
+        table = table_name(dataset)
+        with _spark_errors("look at", table):
+            return history.read_history(self._spark, table)
+
+
+def _append(rows: DataFrame, table: str, notes: Mapping[str, str]) -> None:
+    writer = rows.writeTo(table)
+    for key, value in notes.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    writer.append()
+
+
+def _planned(landing: Landing) -> int:
+    if isinstance(landing, LoadLanding):
+        return sum(landing.input.rows.values())
+    return sum(piece.rows for piece in landing.pieces)
+
+
+def _strands(landing: Landing) -> str:
+    """The sources of a landing as a predicate, for pruning alone: with very many it is not worth it."""
+    found = landing.los if isinstance(landing, LoadLanding) else {piece.source for piece in landing.pieces}
+    if not 0 < len(found) <= MANY_SOURCES:
+        return "true"
+    return f"{SOURCE} in ({', '.join(map(literal, sorted(found)))})"
+
+
+@contextmanager
+def _spark_errors(doing: str, table: str) -> Iterator[None]:
+    """Spark's errors as ours, once."""
+    try:
+        yield
+    except StrandlineError:
+        raise
+    except AnalysisException as error:
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            raise NotFoundError(f"there is no table {table}", hint="it is made by the first flush") from error
+        raise TableUnavailable(doing, table, error) from error
+    except Exception as error:
+        raise TableUnavailable(doing, table, error) from error

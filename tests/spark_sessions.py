@@ -1,0 +1,124 @@
+"""The Spark sessions of a test run, each started by the first test that asks for it and kept to the end.
+
+`spark` is classic, in this process; `connect_spark` is a session on a Connect server in a process of its own;
+`each_spark` runs a test on both. Each lake is in a temporary folder, and tests share it: give a table a name
+of its own. Tests that ask for one go to one xdist worker (`--dist loadgroup`), so that only one starts Spark.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from strandline.lake.connect import CONNECT_MODE, open_session
+from strandline.lake.settings import LakeSettings, SparkSettings
+from strandline.lake.spark import start_spark, stop_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIXTURES: Final = {"spark", "connect_server", "connect_spark", "each_spark"}
+SOCKETS: Final = (
+    "ignore:unclosed <socket.socket:ResourceWarning"  # pyspark leaves those of collect() to the collector
+)
+SERVER: Final = Path(__file__).with_name("connect_server.py")
+SERVER_ENDS_S: Final = 60
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.filterwarnings(SOCKETS))
+
+
+@pytest.fixture(scope="session")
+def spark_lake(tmp_path_factory: pytest.TempPathFactory) -> LakeSettings:
+    """Where the tables of `spark` are."""
+    folder = tmp_path_factory.mktemp("lake")
+    return LakeSettings(warehouse=str(folder / "warehouse"), uri=str(folder / "catalog.db"))
+
+
+@pytest.fixture(scope="session")
+def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> SparkSettings:
+    """How `spark` is started: `start_spark(spark_lake, spark_settings)` is that session again."""
+    log = str(tmp_path_factory.mktemp("spark") / "spark.log")
+    return SparkSettings("local[2]", conf={"spark.driver.memory": "1g"}, log=log)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_lake: LakeSettings, spark_settings: SparkSettings) -> "Iterator[SparkSession]":
+    """The classic session of the run."""
+    session = start_spark(spark_lake, spark_settings)
+    yield session
+    stop_spark(session)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectServer:
+    """A server in a process of its own, and where its tables are."""
+
+    remote: str
+    lake: LakeSettings
+
+
+@pytest.fixture(scope="session")
+def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+    folder = tmp_path_factory.mktemp("connect")
+    port = _free_port()
+    with (folder / "child.log").open("wb") as log:
+        server = subprocess.Popen(
+            [sys.executable, SERVER, folder, str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with server, server.stdout, server.stdin:
+        if server.stdout.readline() != b"ready\n":
+            pytest.fail(f"the Connect server did not start:\n{(folder / 'child.log').read_text()[-2000:]}")
+        lake = LakeSettings(warehouse=str(folder / "warehouse"), uri=str(folder / "catalog.db"))
+        yield ConnectServer(f"sc://127.0.0.1:{port}", lake)
+        server.stdin.close()
+        server.wait(SERVER_ENDS_S)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@pytest.fixture(scope="session")
+def _connect_session(connect_server: ConnectServer) -> "Iterator[SparkSession]":
+    mode = os.environ.get(CONNECT_MODE)
+    session = open_session(connect_server.remote, SparkSettings(remote=connect_server.remote))
+    if mode is None:
+        del os.environ[CONNECT_MODE]  # on in the tests of Connect alone: see connect_spark
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def connect_spark(_connect_session: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> "SparkSession":
+    """The Connect session of the run. While a test has it, `pyspark.sql.functions` are those of Connect."""
+    monkeypatch.setenv(CONNECT_MODE, "1")
+    return _connect_session
+
+
+@pytest.fixture(params=["classic", "connect"])
+def each_spark(request: pytest.FixtureRequest) -> "SparkSession":
+    """The test runs twice: on classic Spark, then on Connect."""
+    session: SparkSession = request.getfixturevalue(
+        "spark" if request.param == "classic" else "connect_spark"
+    )
+    return session
