@@ -1,0 +1,134 @@
+"""What a ledger `strand/<dataset>/<source>` holds, as values. Every range is `(lo, hi]`.
+
+    spooled   {segment, of, first_row, bytes, lo, hi}  rows of a segment, numbered and durable
+    reserved  {load, number, id, fence, lo, hi}     numbers that a load will land or let go
+    landed    {load, number, lo, hi}                that load is in the table
+    released  {load, number, lo, hi}                that load never will be: its numbers are a gap
+    flushed   {number, ranges, rows, bytes, next}   rows are in the table; the next pending entry is at `next`
+    held      {segment, lo, hi, reason}             a damaged segment: the strand waits in front of it
+    lost      {segment, lo, hi, reason}             an operator gave these rows up
+    raised    {lo, hi, reason}                      numbers that the table has and this history does not
+
+`spooled`, `reserved` and `raised` give out numbers; the `hi` of the newest of them is the strand's last seq.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeAlias
+
+from strandline.errors import CorruptionError
+from strandline.persist import Append, BlobRef, Event
+from strandline.ranges import Range
+
+
+class ControlUnreadable(CorruptionError):
+    """An event that governs work cannot be understood; the work that it governs stops."""
+
+    def __init__(self, stream: str, seq: int, found: str) -> None:
+        super().__init__(
+            f"event {seq} of {stream!r} cannot be read: {found}",
+            hint="a newer Strandline may have written it: upgrade; `strandline persist verify` tells more",
+        )
+        self.stream, self.seq = stream, seq
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    segment: BlobRef
+    of: int  # how many rows the segment has in all, those of other sources included
+    first_row: int
+    bytes: int  # the share that these rows have in the segment
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    load: str
+    number: int
+    id: str
+    fence: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    load: str
+    number: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    load: str
+    number: int
+    lo: int
+    hi: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    number: int
+    ranges: tuple[Range, ...]
+    rows: int  # spooled rows that are pending no more
+    bytes: int  # their share of their segments
+    next: int  # the ledger event at which the rows that are still pending begin
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    segment: str
+    lo: int
+    hi: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    segment: str
+    lo: int
+    hi: int
+    reason: str
+    bytes: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    lo: int
+    hi: int
+    reason: str
+
+
+Entry: TypeAlias = Spooled | Reserved | Landed | Released | Flushed | Held | Lost | Raised
+NUMBERING: Final = (Spooled, Reserved, Raised)
+
+_KINDS: Final[dict[str, type[Any]]] = {
+    kind.__name__.lower(): kind for kind in (Spooled, Reserved, Landed, Released, Flushed, Held, Lost, Raised)
+}
+
+
+def entry_of(event: Event) -> Entry:
+    """The entry that a ledger event holds; ControlUnreadable where it is none."""
+    kind = _KINDS.get(event.type)
+    if kind is None:
+        raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
+    try:
+        data = dict(event.data)
+        if kind is Flushed:
+            data["ranges"] = tuple(Range(lo, hi) for lo, hi in data["ranges"])
+        entry: Entry = kind(**data)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ControlUnreadable(event.stream, event.seq, str(error)) from error
+    return entry
+
+
+def append_of(ledger: str, entry: Entry, at: int) -> Append:
+    """The write that puts `entry` into its ledger and into the global order."""
+    data = asdict(entry)
+    if isinstance(entry, Spooled):
+        data["segment"] = entry.segment
+    elif isinstance(entry, Flushed):
+        data["ranges"] = [[each.lo, each.hi] for each in entry.ranges]
+    return Append(ledger, type(entry).__name__.lower(), at, data, globally=True)

@@ -1,0 +1,93 @@
+"""A ledger folded to a few numbers: how far its strand is numbered, landed and visible, and what is pending.
+
+It is as large as the strand has holes, however many rows it has: the pending segments themselves are read
+from the ledger when a flush is planned (spool.py).
+"""
+
+from dataclasses import dataclass, field, replace
+
+from strandline.ledger.entry import (
+    Entry,
+    Flushed,
+    Held,
+    Landed,
+    Lost,
+    Raised,
+    Released,
+    Reserved,
+    Spooled,
+)
+from strandline.ranges import Range, RangeSet
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A range that waits for its segment to be put back or given up."""
+
+    segment: str
+    lo: int
+    hi: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """`settled` holds every seq that is flushed, landed, released, lost or raised over."""
+
+    hi: int = 0
+    settled: RangeSet = field(default_factory=RangeSet)
+    pending_rows: int = 0
+    pending_bytes: int = 0
+    next: int = 1  # the ledger event at which pending rows begin, or will
+    holds: tuple[Hold, ...] = ()
+    changed_at: int = 0
+
+    @property
+    def visible_through(self) -> int:
+        """V: no row can appear at or below it any more."""
+        return self.settled.through(0)
+
+
+def with_entry(tally: Tally, entry: Entry, at: int) -> Tally:
+    match entry:
+        case Spooled():
+            return replace(
+                tally,
+                hi=entry.hi,
+                pending_rows=tally.pending_rows + entry.hi - entry.lo,
+                pending_bytes=tally.pending_bytes + entry.bytes,
+                changed_at=at,
+            )
+        case Reserved():
+            return replace(tally, hi=entry.hi, changed_at=at)
+        case Raised():
+            settled = tally.settled.with_(Range(entry.lo, entry.hi))
+            return replace(tally, hi=entry.hi, settled=settled, changed_at=at)
+        case Landed() | Released():
+            settled = tally.settled.with_(Range(entry.lo, entry.hi))
+            return replace(tally, settled=settled, changed_at=at)
+        case Flushed():
+            settled = tally.settled
+            for each in entry.ranges:
+                settled = settled.with_(each)
+            return _landed(tally, settled, entry.rows, entry.bytes, entry.next, at)
+        case Lost():
+            settled = tally.settled.with_(Range(entry.lo, entry.hi))
+            return _landed(tally, settled, entry.hi - entry.lo, entry.bytes, entry.next, at)
+        case Held():
+            hold = Hold(entry.segment, entry.lo, entry.hi, entry.reason)
+            others = tuple(each for each in tally.holds if (each.lo, each.hi) != (hold.lo, hold.hi))
+            return replace(tally, holds=(*others, hold), changed_at=at)
+
+
+def _landed(tally: Tally, settled: RangeSet, rows: int, bytes_: int, next_: int, at: int) -> Tally:
+    pending = tally.pending_rows - rows
+    return replace(
+        tally,
+        settled=settled,
+        pending_rows=pending,
+        pending_bytes=max(tally.pending_bytes - bytes_, 0) if pending else 0,
+        next=max(tally.next, next_),
+        holds=tuple(each for each in tally.holds if not settled.covers(Range(each.lo, each.hi))),
+        changed_at=at,
+    )

@@ -1,0 +1,384 @@
+"""Append: rows become durable, numbered and spooled, or nothing happens.
+
+1. The rows are judged. One that cannot be stored refuses the batch, or goes to quarantine where the caller
+asks. 2. The segment is made durable in the content store. A crash now leaves an orphan, which the sweep
+removes. 3. One transaction numbers the rows in the ledger of each source, and with them names the segment,
+grows the
+   schema, keeps the request's marker and what went to quarantine. A crash leaves all of that or none.
+
+    segment/<cid>             "named" by the append, "dead" by the sweep: whoever comes second learns of the
+    other request/<dataset>/<id>    {"attempt", "digest", "receipt", "at"}: what a repeat is answered with
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from strandline.content.segment import Segment, write_segment
+from strandline.dataset import Dataset, Refusal, Strand
+from strandline.errors import OutcomeUnknown, UnavailableError, UsageError
+from strandline.failpoint import reach
+from strandline.ledger.entry import Spooled, append_of
+from strandline.ledger.numbers import Head, head_of
+from strandline.persist import ABSENT, Conflict, ExpectKey, ExpectSeq, Put
+from strandline.persist.backend import Expectation, Write
+from strandline.pipeline import quarantine
+from strandline.pipeline.registry import Recorded, dataset_stream, declared
+from strandline.pipeline.site import Site
+from strandline.ranges import Range
+from strandline.rows import Accepted, accept, raise_refusals, rows_digest
+
+Rows: TypeAlias = "Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch"
+OnBad: TypeAlias = Literal["refuse", "quarantine"]
+MAX_REQUEST_ID_BYTES: Final = 240
+_FIRST_WAIT_S: Final = 0.002
+_LONGEST_WAIT_S: Final = 0.25
+
+
+class SpoolFull(UnavailableError):
+    """So much is pending that no more is taken in. Nothing is discarded."""
+
+    def __init__(self, pending: int, limit: int) -> None:
+        super().__init__(
+            f"the spool holds {pending:,} bytes that are not flushed yet, the limit is {limit:,}",
+            hint="`strandline flush` lands them; [spool] max_bytes raises the limit",
+        )
+        self.pending, self.limit = pending, limit
+
+
+class Busy(UnavailableError):
+    """Other writers were first, again and again; nothing was written."""
+
+    def __init__(self, strand: str, waited_s: float) -> None:
+        super().__init__(
+            f"{strand} took the rows of others for {waited_s:.0f} s, and none of these",
+            hint="try again; many small appends to one strand go better through the buffered writer",
+        )
+        self.strand = strand
+
+
+class RequestIdReused(UsageError):
+    """The id of a request that brought other rows."""
+
+    def __init__(self, dataset: str, request_id: str) -> None:
+        super().__init__(
+            f"request id {request_id!r} of dataset {dataset!r} was used for other rows before",
+            hint="a new batch needs a new id; a repeat must bring the same rows",
+        )
+        self.dataset, self.request_id = dataset, request_id
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an append did. `ranges` are the seqs that the rows of each source got."""
+
+    dataset: str
+    request_id: str
+    rows: int = 0
+    bytes: int = 0
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    segment: str | None = None
+    quarantined: int = 0
+    is_repeat: bool = False
+
+
+def append(
+    site: Site,
+    dataset: str,
+    rows: Rows,
+    *,
+    source: str | None = None,
+    request_id: str | None = None,
+    on_bad: OnBad = "refuse",
+    also: Sequence[Write] = (),
+    expected: Sequence[Expectation] = (),
+) -> Receipt:
+    """Store `rows`, number them, and return when they survive a power cut.
+
+    A repeat under the same `request_id` writes nothing and gives the first receipt. `also` is written in the
+    same transaction, if what is `expected` holds.
+    """
+    if on_bad not in ("refuse", "quarantine"):
+        raise UsageError(f"on_bad is {on_bad!r:.80}", hint="'refuse' or 'quarantine'")
+    request = _check_request_id(request_id) if request_id is not None else uuid.uuid4().hex
+    given = rows if isinstance(rows, (pa.Table, pa.RecordBatch)) else list(rows)
+    is_asked = request_id is not None
+    while True:
+        schema = site.schema(dataset)
+        judged = _judge(site, schema, given, source, on_bad)
+        reach("append.judged")
+        if is_asked and (first := _repeat(site, dataset, request, judged)) is not None:
+            return first
+        if not judged.table.num_rows and not judged.refusals:
+            return Receipt(dataset, request)
+        _refuse_full(site)
+        outcome = _Attempt(site, schema, judged, source, request, is_asked, also, expected).run()
+        if outcome is not None:
+            site.standing.keep_if_due()
+            return outcome
+        # The schema grew under us, or a repeat of this request was first: judge again.
+
+
+def _judge(site: Site, schema: Recorded, given: Any, source: str | None, on_bad: OnBad) -> Accepted:
+    if schema.event == 0 and site.is_strict:
+        site.known(schema.dataset.name)
+    judged = accept(schema.dataset, given, source=source, max_row_bytes=site.spool.max_row_bytes)
+    if judged.refusals and on_bad == "refuse":
+        raise_refusals(schema.dataset, judged.refusals)
+    return judged
+
+
+def _refuse_full(site: Site) -> None:
+    pending = site.standing.pending_bytes()
+    if pending >= site.spool.max_bytes:
+        raise SpoolFull(pending, site.spool.max_bytes)
+
+
+class _Attempt:
+    """One judged batch on its way into the store."""
+
+    def __init__(
+        self,
+        site: Site,
+        schema: Recorded,
+        judged: Accepted,
+        source: str | None,
+        request: str,
+        is_asked: bool,
+        also: Sequence[Write],
+        expected: Sequence[Expectation],
+    ) -> None:
+        self._site, self._schema, self._judged = site, schema, judged
+        self._dataset: Dataset = judged.dataset
+        self._source, self._request, self._is_asked = source, request, is_asked
+        self._also, self._expected = also, expected
+        self._id = site.random_hex()
+
+    def run(self) -> Receipt | None:
+        """The receipt; None where the batch must be judged again."""
+        site = self._site
+        began = site.clock.now_us()
+        segment = self._store_segment()
+        wait_s = _FIRST_WAIT_S
+        while True:
+            with site.numbering(self._dataset.name):
+                outcome = self._commit(segment)
+            if isinstance(outcome, Receipt):
+                return outcome
+            if outcome.name.startswith(("dataset/", "request/")):
+                return None
+            if outcome.name.startswith("segment/"):
+                segment = self._store_segment()  # the sweep was first: its bytes may be gone
+                continue
+            if outcome.name in {each.stream for each in self._expected if isinstance(each, ExpectSeq)}:
+                raise ExpectationUnmet(outcome)
+            waited_s = (site.clock.now_us() - began) / 1e6
+            if waited_s > site.spool.append_timeout_s:
+                raise Busy(outcome.name, waited_s)
+            site.clock.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+    def _store_segment(self) -> Segment | None:
+        if not self._judged.table.num_rows:
+            return None
+        reach("append.segment")
+        segment = write_segment(
+            self._site.content, self._dataset, self._judged.table, append_id=self._site.random_hex()
+        )
+        reach("append.segment_stored")
+        return segment
+
+    def _commit(self, segment: Segment | None) -> Receipt | Conflict:
+        site = self._site
+        heads = {run.source: self._head(run.source) for run in segment.runs} if segment else {}
+        receipt = self._receipt(segment, heads)
+        expected, writes = self._writes(segment, heads, receipt, site.clock.now_us())
+        reach("append.commit")
+        outcome = self._settled(expected, writes)
+        reach("append.committed")
+        if isinstance(outcome, Conflict):
+            for source in heads:
+                site.heads.pop(Strand(self._dataset.name, source).ledger, None)
+            return outcome
+        for source, head in heads.items():
+            ledger = Strand(self._dataset.name, source).ledger
+            site.heads[ledger] = Head(head.event + len(head.opening) + 1, receipt.ranges[source].hi)
+        return receipt
+
+    def _settled(self, expected: list[Expectation], writes: list[Write]) -> Conflict | None:
+        """Commit; where the answer is lost, repeat it until the marker or a conflict tells."""
+        for is_last in (False, False, True):
+            try:
+                outcome = self._site.b.commit(expected, writes)
+            except OutcomeUnknown as error:
+                if is_last:
+                    raise OutcomeUnknown(
+                        f"the answer to an append to {self._dataset.name!r} was lost; repeat it with "
+                        f"request_id={self._request!r}",
+                        once=(f"request/{self._dataset.name}", self._request),
+                    ) from error
+                continue
+            if isinstance(outcome, Conflict) and self._is_ours(outcome):
+                return None
+            return outcome if isinstance(outcome, Conflict) else None
+        raise AssertionError("the last try returns or raises")
+
+    def _is_ours(self, conflict: Conflict) -> bool:
+        """Whether what stands in the way is this very append, whose first answer was lost."""
+        is_request = conflict.name == _request_key(self._dataset.name, self._request)
+        return is_request and conflict.actual["attempt"] == self._id
+
+    def _head(self, source: str) -> Head:
+        strand = Strand(self._dataset.name, source)
+        return self._site.heads.get(strand.ledger) or head_of(self._site.b, strand)
+
+    def _receipt(self, segment: Segment | None, heads: Mapping[str, Head]) -> Receipt:
+        ranges = (
+            {run.source: Range(heads[run.source].hi, heads[run.source].hi + run.rows) for run in segment.runs}
+            if segment
+            else {}
+        )
+        return Receipt(
+            self._dataset.name,
+            self._request,
+            rows=segment.rows if segment else 0,
+            bytes=segment.ref.size if segment else 0,
+            ranges=ranges,
+            segment=segment.ref.cid if segment else None,
+            quarantined=len(self._judged.refusals),
+        )
+
+    def _writes(
+        self, segment: Segment | None, heads: Mapping[str, Head], receipt: Receipt, at: int
+    ) -> tuple[list[Expectation], list[Write]]:
+        name = self._dataset.name
+        request_key = _request_key(name, self._request)
+        expected: list[Expectation] = [ExpectKey(request_key, ABSENT), *self._expected]
+        writes: list[Write] = [*self._also]
+        # A schema that is not recorded yet, or must grow, is recorded with the rows that need it.
+        if self._schema.event == 0 or self._dataset.version != self._schema.event:
+            expected.append(ExpectSeq(dataset_stream(name), self._schema.event))
+            writes.append(declared(replace(self._dataset, version=self._schema.event + 1), at))
+        if segment is not None:
+            expected.append(ExpectKey(segment_key(segment.ref.cid), ABSENT))
+            writes.append(Put(segment_key(segment.ref.cid), "named"))
+            for run in segment.runs:
+                ledger, range_ = Strand(name, run.source).ledger, receipt.ranges[run.source]
+                expected.append(ExpectSeq(ledger, heads[run.source].event))
+                bytes_ = _share(segment, run.first_row, run.rows)
+                entry = Spooled(segment.ref, segment.rows, run.first_row, bytes_, range_.lo, range_.hi)
+                writes += [append_of(ledger, each, at) for each in (*heads[run.source].opening, entry)]
+        if self._judged.refusals:
+            refused: list[Refusal] = self._judged.refusals
+            writes.append(
+                quarantine.quarantined(
+                    self._site.content,
+                    name,
+                    self._judged.refused_rows,
+                    [str(each) for each in refused],
+                    self._source,
+                    at,
+                )
+            )
+        digest = rows_digest(self._judged.table)
+        marker = {"attempt": self._id, "digest": digest, "receipt": _receipt_data(receipt), "at": at}
+        writes.append(Put(request_key, marker))
+        return expected, writes
+
+
+class ExpectationUnmet(UnavailableError):
+    """What the caller expected to stay where it was has moved. Nothing was written."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__(
+            f"{conflict.name!r} was expected at {conflict.expected}, it is at {conflict.actual}",
+            hint="look at what it gained, then decide again",
+        )
+        self.conflict = conflict
+
+
+def segment_key(cid: str) -> str:
+    return f"segment/{cid}"
+
+
+def _request_key(dataset: str, request: str) -> str:
+    return f"request/{dataset}/{quote(request, safe='')}"
+
+
+def _check_request_id(request_id: object) -> str:
+    if type(request_id) is str and 0 < len(quote(request_id, safe="")) <= MAX_REQUEST_ID_BYTES:
+        return request_id
+    raise UsageError(
+        f"request id {request_id!r:.80} is empty, no text, or over {MAX_REQUEST_ID_BYTES} bytes when encoded",
+        hint="such as a UUID, or the name of the file and the number of the batch in it",
+    )
+
+
+def _share(segment: Segment, first_row: int, rows: int) -> int:
+    """The bytes of a run, as if all rows were alike; the shares of all runs add up to the segment."""
+    size = segment.ref.size
+    return size * (first_row + rows) // segment.rows - size * first_row // segment.rows
+
+
+# Repeats
+
+
+def _repeat(site: Site, dataset: str, request: str, judged: Accepted) -> Receipt | None:
+    """The first receipt of a request that was here before; RequestIdReused if it brought other rows."""
+    marker: Any = site.b.kv_get(_request_key(dataset, request))
+    if marker is None:
+        return None
+    receipt = _receipt_of(marker["receipt"])
+    if receipt.quarantined != len(judged.refusals) or marker["digest"] != rows_digest(judged.table):
+        raise RequestIdReused(dataset, request)
+    return receipt
+
+
+def _receipt_data(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "dataset": receipt.dataset,
+        "request_id": receipt.request_id,
+        "rows": receipt.rows,
+        "bytes": receipt.bytes,
+        "ranges": {source: [each.lo, each.hi] for source, each in receipt.ranges.items()},
+        "segment": receipt.segment,
+        "quarantined": receipt.quarantined,
+    }
+
+
+def _receipt_of(data: Mapping[str, Any]) -> Receipt:
+    ranges = {source: Range(lo, hi) for source, (lo, hi) in data["ranges"].items()}
+    return Receipt(**{**data, "ranges": ranges}, is_repeat=True)
+
+
+# Quarantine, tried again
+
+
+def retry_quarantined(site: Site, dataset: str, entry: int) -> Receipt:
+    """Append the rows of an entry once more; those that still do not fit are quarantined under a new entry.
+
+    The entry leaves quarantine in the transaction that numbers its rows.
+    """
+    found = quarantine.entry_named(site.b, dataset, entry)
+    stream = quarantine.quarantine_stream(dataset)
+    expected = [ExpectSeq(stream, site.b.last_seq(stream))]
+    return append(
+        site,
+        dataset,
+        quarantine.rows_of(site.content, found),
+        source=found.source,
+        on_bad="quarantine",
+        also=[quarantine.retried(dataset, entry, site.clock.now_us())],
+        expected=expected,
+    )
+
+
+def drop_quarantined(site: Site, dataset: str, entry: int, *, reason: str) -> int:
+    """Give the rows of an entry up; how many there were."""
+    found = quarantine.entry_named(site.b, dataset, entry)
+    site.b.commit([], [quarantine.dropped(dataset, found, reason, site.clock.now_us())])
+    return found.count

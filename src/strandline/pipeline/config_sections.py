@@ -1,0 +1,183 @@
+"""What there is to configure: the tables of `strandline.toml`, their keys, their defaults."""
+
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal, NamedTuple
+
+from msgspec import NODEFAULT, Meta, field
+from msgspec.structs import fields
+
+from strandline.pipeline.config_datasets import DatasetTable
+from strandline.pipeline.config_file import (
+    GIB,
+    MIB,
+    Scalar,
+    Section,
+    about,
+    describe,
+    metas,
+    size_text,
+    toml_text,
+)
+
+VERSION: Final = 1
+
+Text = Annotated[str, Meta(min_length=1)]
+Size = Annotated[int, Meta(gt=0)]
+Count = Annotated[int, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Hours = Annotated[float, Meta(ge=0, le=1e6)]
+Conf = dict[str, Scalar]
+
+
+class Node(Section, frozen=True):
+    """[node]: who this is."""
+
+    name: Annotated[
+        Text,
+        Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$"),
+        about("the name that other nodes see", default="the host's name"),
+    ] = field(default_factory=socket.gethostname)
+    strict_datasets: Annotated[
+        bool, about("refuse rows of a dataset that is not declared: true or false")
+    ] = False
+
+
+class Store(Section, frozen=True):
+    """[store]: the control store."""
+
+    url: Annotated[Text, about("a SQLite file, or postgresql://user@host/database")] = "strandline.db"
+    password: Annotated[
+        Text | None,
+        about(
+            "the password of Postgres, as env:NAME or file:PATH",
+            default="none",
+            sample='"env:STRANDLINE_STORE_PASSWORD"',
+        ),
+    ] = None
+
+
+class Content(Section, frozen=True):
+    """[content]: the content store, which holds segments."""
+
+    url: Annotated[Text, about("a folder, or a bucket: s3://…, gs://…, az://…")] = "content"
+    grace_h: Annotated[Hours, about("hours that bytes stay which nothing names any more")] = 24
+    conf: Annotated[Conf, about("options of the bucket, as obstore takes them: endpoint, region, …")] = field(
+        default_factory=dict
+    )
+
+
+class Lake(Section, frozen=True):
+    """[lake]: the Iceberg tables."""
+
+    catalog: Annotated[
+        Literal["jdbc", "rest", "glue", "hive", "nessie"],
+        about('"jdbc" (beside the store), "rest", "glue", "hive" or "nessie"'),
+    ] = "jdbc"
+    warehouse: Annotated[Text, about("a folder, or s3://…; with a REST catalog what it calls it")] = (
+        "warehouse"
+    )
+    format: Annotated[Literal[2, 3], about("the Iceberg format of new tables: 2 or 3")] = 2
+    conf: Annotated[Conf, about("goes to Spark as spark.sql.catalog.strandline.<key>")] = field(
+        default_factory=dict
+    )
+
+
+class Spark(Section, frozen=True):
+    """[spark]: where jobs run."""
+
+    master: Annotated[Text, about("Spark's master; Spark runs in this process or is submitted to it")] = (
+        "local[*]"
+    )
+    remote: Annotated[
+        Text | None,
+        about(
+            "a Connect server in its place: sc://host:port; with a token in it env:NAME or file:PATH",
+            default="none",
+            sample='"sc://spark.example:15002"',
+        ),
+    ] = None
+    session_timezone: Annotated[Text, about("the time zone in which SQL shows times")] = "UTC"
+    conf: Annotated[Conf, about("goes to Spark as it is")] = field(default_factory=dict)
+
+
+class Spool(Section, frozen=True):
+    """[spool]: rows that are numbered and not landed yet."""
+
+    flush_bytes: Annotated[Size, about("a flush is due at this many pending bytes")] = 128 * MIB
+    max_age_s: Annotated[Seconds, about("a flush is due when the oldest pending row is this old")] = 120
+    max_bytes: Annotated[Size, about("appends are refused at this many pending bytes")] = 4 * GIB
+    max_row_bytes: Annotated[Size, about("a row above this is refused")] = 16 * MIB
+    append_timeout_s: Annotated[Seconds, about("how long an append tries to get its numbers")] = 30
+    linger_ms: Annotated[
+        float, Meta(ge=0, le=1e6), about("how long the buffered writer waits for more rows")
+    ] = 100
+    group_rows: Annotated[Count, about("rows at which it waits no longer")] = 10_000
+    group_bytes: Annotated[Size, about("bytes at which it waits no longer")] = 8 * MIB
+
+
+class Flush(Section, frozen=True):
+    """[flush]: what one flush takes at most."""
+
+    max_rows: Annotated[Count, about("rows of one flush, at most")] = 1_000_000
+    max_bytes: Annotated[Size, about("bytes of segments of one flush, at most")] = 512 * MIB
+
+
+class Compaction(Section, frozen=True):
+    """[compaction]: how much history a table keeps."""
+
+    min_snapshots: Annotated[Count, about("snapshots of a table that stay, at least")] = 10
+    max_snapshot_age_h: Annotated[Hours, about("hours that a snapshot stays, at least")] = 24
+    max_snapshots: Annotated[Count, about("snapshots of a table, at most; goes before both of them")] = 500
+
+
+SECTIONS: Final[Mapping[str, type[Section]]] = {
+    "node": Node,
+    "store": Store,
+    "content": Content,
+    "lake": Lake,
+    "spark": Spark,
+    "spool": Spool,
+    "flush": Flush,
+    "compaction": Compaction,
+}
+
+
+class KeyDoc(NamedTuple):
+    """A key, its default, and what it is about."""
+
+    section: str
+    key: str
+    default: str  # in TOML, or in words where it has none
+    about: str
+    line: str  # as it would stand in the file
+
+
+def keys() -> Iterator[KeyDoc]:
+    """Every key there is, in the order of the file."""
+    kinds: dict[str, type[Section]] = {**SECTIONS, "datasets.<name>": DatasetTable}
+    for section, kind in kinds.items():
+        for info in fields(kind):
+            extra = next(meta.extra for meta in metas(info) if meta.extra)
+            value = info.default_factory() if info.default is NODEFAULT else info.default
+            text = toml_text(size_text(value) if info.name.endswith("_bytes") else value)
+            default = extra["default"] or f"`{text}`"
+            yield KeyDoc(
+                section, info.name, default, describe(info), f"{info.name} = {extra['sample'] or text}"
+            )
+
+
+def default_text() -> str:
+    """The file that `strandline init` writes."""
+    lines = [
+        "# The configuration of a Strandline node. Each key below has its default and is commented out;",
+        '# relative paths start at this folder; secrets are named: "env:NAME" or "file:PATH".',
+        f"version = {VERSION}",
+    ]
+    section = ""
+    for doc in keys():
+        if doc.section != section:
+            section = doc.section
+            lines += ["", f"[{section}]" if "<" not in section else "#[datasets.orders]"]
+        lines.append(f"#{doc.line}  # {doc.about}")
+    return "\n".join(lines) + "\n"

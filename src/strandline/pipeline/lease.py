@@ -1,0 +1,160 @@
+"""One holder a scope, across threads, processes and machines, and a fence that outlives it.
+
+    lease/<scope>   {"holder", "who", "fence", "until"}    gone when it is let go
+    fence/<scope>   a number, one higher with each holder
+
+A control write rests on the fence (`lease.guard`): once another has taken over, it is a Conflict. What
+happens outside the store cannot carry the fence; there a late repeat is harmless by its id.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from strandline.clock import Clock
+from strandline.errors import HeldError, UnavailableError
+from strandline.persist import ABSENT, AtomicBackend, Conflict, Delete, ExpectKey, Put
+
+TTL_S: Final = 60
+RENEW_S: Final = 20
+_POLL_S: Final = 0.2
+
+
+class LeaseHeld(HeldError):
+    """Another holds the lease."""
+
+    def __init__(self, scope: str, who: str, left_s: float) -> None:
+        super().__init__(
+            f"{scope!r} is held by {who} for another {max(left_s, 0):.0f} s, unless it renews",
+            hint="wait for it to finish; if it has died, its lease ends by itself",
+        )
+        self.scope, self.who = scope, who
+
+
+class LeaseLost(HeldError):
+    """Another took the lease over; what was under way is theirs now."""
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(
+            f"the lease {scope!r} was taken over by another holder while this one did not renew it",
+            hint="nothing is lost: the new holder finishes what was begun",
+        )
+        self.scope = scope
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A scope that is held, by its fence."""
+
+    b: AtomicBackend
+    clock: Clock
+    scope: str
+    holder: str
+    fence: int
+
+    @property
+    def guard(self) -> ExpectKey:
+        """What every control write under this lease expects."""
+        return ExpectKey(_fence_key(self.scope), self.fence)
+
+    def renew(self) -> None:
+        """Hold on for another TTL_S. LeaseLost if another has taken over."""
+        value = _value(self.holder, self.fence, self.clock)
+        if isinstance(self.b.commit([self.guard], [Put(_lease_key(self.scope), value)]), Conflict):
+            raise LeaseLost(self.scope)
+
+    def release(self) -> None:
+        """Let go. One that was taken over is no longer ours to let go."""
+        self.b.commit([self.guard], [Delete(_lease_key(self.scope))])
+
+
+def take_lease(b: AtomicBackend, clock: Clock, scope: str) -> Lease:
+    """Take `scope` now, or raise LeaseHeld with who holds it."""
+    holder = uuid.uuid4().hex
+    while True:
+        current: Any = b.kv_get(_lease_key(scope))
+        if current is not None and current["until"] > clock.now_us():
+            raise LeaseHeld(scope, current["who"], (current["until"] - clock.now_us()) / 1e6)
+        fence = b.kv_get(_fence_key(scope))
+        seen = [
+            ExpectKey(_lease_key(scope), ABSENT if current is None else current),
+            ExpectKey(_fence_key(scope), ABSENT if fence is None else fence),
+        ]
+        mine = (fence or 0) + 1
+        writes = [Put(_lease_key(scope), _value(holder, mine, clock)), Put(_fence_key(scope), mine)]
+        if not isinstance(b.commit(seen, writes), Conflict):
+            return Lease(b, clock, scope, holder, mine)
+
+
+def await_lease(b: AtomicBackend, clock: Clock, scope: str, *, timeout_s: float) -> Lease:
+    """Take `scope` as soon as it is free, for at most `timeout_s`, then LeaseHeld."""
+    until = clock.now_us() + int(timeout_s * 1e6)
+    while True:
+        try:
+            return take_lease(b, clock, scope)
+        except LeaseHeld:
+            if clock.now_us() >= until:
+                raise
+            clock.sleep(_POLL_S)
+
+
+class Keeper:
+    """Renews a lease from a thread of its own while long work is under way."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=f"lease {lease.scope}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._done.wait(RENEW_S):
+            try:
+                self._lease.renew()
+            except LeaseLost:
+                return  # whoever works under it learns so from its guard
+            except UnavailableError:
+                continue  # the store may answer in time; if not the lease ends, and the guard says so
+
+
+@contextmanager
+def held(b: AtomicBackend, clock: Clock, scope: str, *, timeout_s: float = 0) -> Iterator[Lease]:
+    """Hold `scope` inside the block, renewing it, and let it go at the end."""
+    lease = await_lease(b, clock, scope, timeout_s=timeout_s)
+    try:
+        with Keeper(lease):
+            yield lease
+    finally:
+        lease.release()
+
+
+def _value(holder: str, fence: int, clock: Clock) -> dict[str, Any]:
+    return {
+        "holder": holder,
+        "who": f"{socket.gethostname()} pid {os.getpid()}",
+        "fence": fence,
+        "until": clock.now_us() + TTL_S * 1_000_000,
+    }
+
+
+def _lease_key(scope: str) -> str:
+    return f"lease/{scope}"
+
+
+def _fence_key(scope: str) -> str:
+    return f"fence/{scope}"

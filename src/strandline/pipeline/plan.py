@@ -1,0 +1,264 @@
+"""`flush/<dataset>` as values, and folded: which numbers are given out, what is open, what is visible.
+
+    planned    {number, id, fence, reason, schema, strands: {source: Share}}   segments that will land
+    amended    {number, version, strands}                  the same plan without what turned out unreadable
+    committed  {number, id, version, rows, bytes, files, duplicates, ms}
+    loading    {number, id, fence, load, schema, input, ranges: {source: [lo, hi]}}
+    landed     {number, id, load, rows, bytes, files, duplicates, ms}
+    released   {number, id, load, reason}
+
+A number is given out once, to a flush or to a load, in the order of this stream; its id adds 128 random
+bits, so that no other life of the store has used it. A Share is what a flush takes of one strand:
+
+    {ranges: [[lo, hi], …], next, rows, bytes, pieces: [{segment, first_row, rows, lo, at}, …]}
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from strandline.dataset import Dataset
+from strandline.lake.landing import FixedInput, FlushLanding, LoadLanding, Piece
+from strandline.ledger.entry import ControlUnreadable
+from strandline.persist import Append, AtomicBackend, Event
+from strandline.ranges import Range
+
+OPENING: Final = ("planned", "loading")
+CLOSING: Final = ("committed", "landed", "released")
+_PAGE: Final = 8  # a plan may name thousands of segments
+
+
+def flush_stream(dataset: str) -> str:
+    return f"flush/{dataset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a flush takes of one strand. `ranges` leave out what lies between: loads, and rows that are
+    lost."""
+
+    ranges: tuple[Range, ...]
+    next: int
+    rows: int
+    bytes: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPlan:
+    """A flush that was planned and has not been recorded as committed."""
+
+    number: int
+    id: str
+    fence: int
+    reason: str
+    schema: int
+    at: int
+    strands: Mapping[str, Share]
+    version: int = 0
+    versions: Mapping[int, Mapping[str, Share]] = field(
+        default_factory=dict
+    )  # as it was before each amendment
+
+    def of_version(self, version: int) -> Mapping[str, Share]:
+        return self.strands if version == self.version else self.versions[version]
+
+    def landing(self, dataset: Dataset) -> FlushLanding:
+        pieces = [piece for source in sorted(self.strands) for piece in self.strands[source].pieces]
+        return FlushLanding(dataset, self.number, self.id, tuple(pieces), self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """A load whose numbers are reserved and that is neither landed nor released."""
+
+    number: int
+    id: str
+    fence: int
+    load: str
+    schema: int
+    at: int
+    input: FixedInput
+    ranges: Mapping[str, Range]
+
+    def landing(self, dataset: Dataset) -> LoadLanding:
+        los = {source: range_.lo for source, range_ in self.ranges.items()}
+        return LoadLanding(dataset, self.number, self.id, self.input, los, self.at)
+
+
+Plan = FlushPlan | LoadPlan
+
+
+# As events
+
+
+def planned(dataset: str, plan: FlushPlan) -> Append:
+    data = {
+        "number": plan.number,
+        "id": plan.id,
+        "fence": plan.fence,
+        "reason": plan.reason,
+        "schema": plan.schema,
+        "strands": _shares_data(plan.strands),
+    }
+    return Append(flush_stream(dataset), "planned", plan.at, data, globally=True)
+
+
+def amended(dataset: str, plan: FlushPlan, at: int) -> Append:
+    data = {"number": plan.number, "version": plan.version, "strands": _shares_data(plan.strands)}
+    return Append(flush_stream(dataset), "amended", at, data, globally=True)
+
+
+def loading(dataset: str, plan: LoadPlan) -> Append:
+    data = {
+        "number": plan.number,
+        "id": plan.id,
+        "fence": plan.fence,
+        "load": plan.load,
+        "schema": plan.schema,
+        "input": {
+            "table": plan.input.table,
+            "snapshot": plan.input.snapshot,
+            "rows": dict(plan.input.rows),
+        },
+        "ranges": {source: [each.lo, each.hi] for source, each in plan.ranges.items()},
+    }
+    return Append(flush_stream(dataset), "loading", plan.at, data, globally=True)
+
+
+def closing(dataset: str, type_: str, at: int, data: Mapping[str, Any]) -> Append:
+    return Append(flush_stream(dataset), type_, at, dict(data), globally=True)
+
+
+def _shares_data(strands: Mapping[str, Share]) -> dict[str, Any]:
+    return {
+        source: {
+            "ranges": [[each.lo, each.hi] for each in share.ranges],
+            "next": share.next,
+            "rows": share.rows,
+            "bytes": share.bytes,
+            "pieces": [
+                {
+                    "segment": piece.segment,
+                    "first_row": piece.first_row,
+                    "rows": piece.rows,
+                    "lo": piece.lo,
+                    "at": piece.at,
+                }
+                for piece in share.pieces
+            ],
+        }
+        for source, share in strands.items()
+    }
+
+
+def _shares(data: Mapping[str, Any]) -> dict[str, Share]:
+    return {
+        source: Share(
+            tuple(Range(lo, hi) for lo, hi in share["ranges"]),
+            share["next"],
+            share["rows"],
+            share["bytes"],
+            tuple(Piece(source=source, **piece) for piece in share["pieces"]),
+        )
+        for source, share in data.items()
+    }
+
+
+def plan_of(event: Event) -> Plan:
+    """The plan that an opening event holds."""
+    data, at = event.data, int(event.at)
+    try:
+        common = {name: data[name] for name in ("number", "id", "fence", "schema")}
+        if event.type == "planned":
+            return FlushPlan(**common, reason=data["reason"], at=at, strands=_shares(data["strands"]))
+        if event.type == "loading":
+            ranges = {source: Range(lo, hi) for source, (lo, hi) in data["ranges"].items()}
+            return LoadPlan(
+                **common, load=data["load"], at=at, input=FixedInput(**data["input"]), ranges=ranges
+            )
+    except (TypeError, ValueError, KeyError) as error:
+        raise ControlUnreadable(event.stream, event.seq, str(error)) from error
+    raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
+
+
+def open_plan(b: AtomicBackend, dataset: str, number: int, event: int) -> Plan:
+    """The plan of an open number, opened by that event, with what was amended since."""
+    stream = flush_stream(dataset)
+    found = b.event_at(stream, event)
+    if found is None:
+        raise ControlUnreadable(stream, event, "it is gone, and its number is open")
+    plan = plan_of(found)
+    if isinstance(plan, LoadPlan):
+        return plan
+    for later in _events(b, stream, event + 1):
+        if later.type == "amended" and later.data["number"] == number:
+            versions = {**plan.versions, plan.version: plan.strands}
+            strands = _shares(later.data["strands"])
+            plan = replace(plan, strands=strands, version=later.data["version"], versions=versions)
+    return plan
+
+
+def plans_after(b: AtomicBackend, dataset: str, number: int, until: int) -> Iterator[tuple[int, Event]]:
+    """The opening events of the numbers in (number, until], in order. It seeks: older ones are not read."""
+    stream = flush_stream(dataset)
+    first = _first_opening_above(b, stream, number)
+    for event in _events(b, stream, first):
+        if event.type in OPENING:
+            if event.data["number"] > until:
+                return
+            if event.data["number"] > number:
+                yield event.data["number"], event
+
+
+def _first_opening_above(b: AtomicBackend, stream: str, number: int) -> int:
+    """Where to begin reading: no opening event before it has a number above `number`. By bisection."""
+    low, high = b.truncated_through(stream) + 1, b.last_seq(stream) + 1
+    while low < high:
+        middle = (low + high) // 2
+        opening = next((each for each in _events(b, stream, middle) if each.type in OPENING), None)
+        if opening is None or opening.data["number"] > number:
+            high = middle
+        else:
+            low = opening.seq + 1
+    return low
+
+
+def _events(b: AtomicBackend, stream: str, first: int) -> Iterator[Event]:
+    last = b.last_seq(stream)
+    while first <= last and (page := list(b.read_range(stream, first, last, limit=_PAGE))):
+        yield from page
+        first = page[-1].seq + 1
+
+
+# Folded
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The flush numbers of a dataset: the last one given out, those still open with the event that opened
+    them, and when the last flush was recorded."""
+
+    last: int = 0
+    open: Mapping[int, int] = field(default_factory=dict)
+    flushed_at: int = 0
+
+    @property
+    def visible(self) -> int:
+        """The highest number at or below which everything is committed, landed or released."""
+        return min(self.open) - 1 if self.open else self.last
+
+
+def with_event(numbers: Numbers, event: Event) -> Numbers:
+    number = event.data["number"]
+    if event.type in OPENING:
+        return replace(numbers, last=number, open={**numbers.open, number: event.seq})
+    if event.type in CLOSING:
+        still = {each: at for each, at in numbers.open.items() if each != number}
+        at = int(event.at) if event.type == "committed" else numbers.flushed_at
+        return replace(numbers, open=still, flushed_at=at)
+    if event.type == "raised":
+        return replace(numbers, last=number)
+    if event.type == "amended":
+        return numbers
+    raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")

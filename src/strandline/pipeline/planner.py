@@ -1,0 +1,145 @@
+"""What the next flush takes: the oldest pending rows of a dataset, within its limits, from valid segments
+only."""
+
+import heapq
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.content.segment import segment_fault
+from strandline.dataset import Strand
+from strandline.lake.landing import Piece
+from strandline.ledger.entry import Held, append_of
+from strandline.ledger.spool import Pending, pending
+from strandline.ledger.tally import Tally
+from strandline.persist.backend import Write
+from strandline.pipeline.plan import Share
+from strandline.pipeline.site import Site
+from strandline.ranges import Range, RangeSet
+
+MAX_PIECES: Final = 5_000  # a plan is one event, and names each of them
+_CHECKERS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a flush would take of each strand, and the writes that record what it found damaged."""
+
+    strands: Mapping[str, Share]
+    holds: list[Write]
+
+
+def choose(site: Site, dataset: str, until: Mapping[str, int]) -> Choice:
+    """The oldest pending rows up to `until[source]` of each strand. Each strand lands in seq order: it
+    stops in front of a damaged segment, and the others go on."""
+    tallies = {source: each for source, each in site.standing.pending(dataset).items() if source in until}
+    taken = list(_oldest(site, dataset, tallies, until))
+    faults = _faults(site, taken)
+    strands: dict[str, list[Pending]] = {}
+    holds: list[Write] = []
+    stopped: set[str] = set()
+    for source, each in taken:
+        if source in stopped:
+            continue
+        fault = faults[each.entry.segment.cid]
+        if fault is None:
+            strands.setdefault(source, []).append(each)
+            continue
+        stopped.add(source)
+        known = {(hold.lo, hold.hi) for hold in tallies[source].holds}
+        if (each.lo, each.hi) not in known:
+            held = Held(each.entry.segment.cid, each.lo, each.hi, fault)
+            holds.append(append_of(Strand(dataset, source).ledger, held, site.clock.now_us()))
+    return Choice({source: share_of(source, parts) for source, parts in strands.items()}, holds)
+
+
+def share_of(source: str, parts: list[Pending]) -> Share:
+    """Consecutive pending parts of one strand as a flush records them."""
+    last = parts[-1]
+    is_whole = last.hi == last.entry.hi
+    return Share(
+        RangeSet.of(Range(each.lo, each.hi) for each in parts).ranges,
+        last.event + 1 if is_whole else last.event,
+        sum(each.hi - each.lo for each in parts),
+        sum(each.bytes for each in parts),
+        tuple(
+            Piece(source, each.entry.segment, each.first_row, each.hi - each.lo, each.lo, each.at)
+            for each in parts
+        ),
+    )
+
+
+def _oldest(
+    site: Site, dataset: str, tallies: Mapping[str, Tally], until: Mapping[str, int]
+) -> Iterator[tuple[str, Pending]]:
+    """Across strands by age, in each by seq; the last one may be cut at a row."""
+    rows, bytes_, pieces = 0, 0, 0
+    merged = heapq.merge(
+        *(
+            _of_strand(site, Strand(dataset, source), tally, until[source])
+            for source, tally in tallies.items()
+        ),
+        key=lambda found: (found[1].at, found[0], found[1].event),
+    )
+    for source, each in merged:
+        room = site.flush.max_rows - rows
+        part = each if each.hi - each.lo <= room else _cut(each, room)
+        yield source, part
+        rows, bytes_, pieces = rows + part.hi - part.lo, bytes_ + part.bytes, pieces + 1
+        if rows >= site.flush.max_rows or bytes_ >= site.flush.max_bytes or pieces >= MAX_PIECES:
+            return
+
+
+def _of_strand(site: Site, strand: Strand, tally: Tally, until: int) -> Iterator[tuple[str, Pending]]:
+    for each in pending(site.b, strand, tally):
+        if each.lo >= until:
+            return
+        yield strand.source, each
+
+
+def _cut(each: Pending, rows: int) -> Pending:
+    return Pending(each.event, each.at, each.entry, each.lo, each.lo + rows)
+
+
+def _faults(site: Site, taken: list[tuple[str, Pending]]) -> dict[str, str | None]:
+    """The verdict on each segment, found once. Storage that does not answer raises: that is no verdict."""
+    segments = {each.entry.segment.cid: each.entry for _, each in taken}
+    if not segments:
+        return {}
+    with ThreadPoolExecutor(min(_CHECKERS, len(segments))) as pool:
+        found = pool.map(
+            lambda entry: segment_fault(site.content, entry.segment, entry.of), segments.values()
+        )
+        return dict(zip(segments, found, strict=True))
+
+
+def without(strands: Mapping[str, Share], cid: str) -> tuple[dict[str, Share], dict[str, Range]]:
+    """The shares cut in front of a segment that turned bad after it was planned, and the ranges that it
+    took."""
+    kept: dict[str, Share] = {}
+    bad: dict[str, Range] = {}
+    for source, each in strands.items():
+        index = next((i for i, piece in enumerate(each.pieces) if piece.segment.cid == cid), None)
+        if index is None:
+            kept[source] = each
+            continue
+        piece = each.pieces[index]
+        bad[source] = Range(piece.lo, piece.hi)
+        before = each.pieces[:index]
+        if before:
+            kept[source] = _shortened(each, before)
+    return kept, bad
+
+
+def _shortened(each: Share, pieces: tuple[Piece, ...]) -> Share:
+    """A share of fewer pieces. The strand is read again from where this flush began: `next` is a hint that
+    may be too low, never too high."""
+    rows = sum(piece.rows for piece in pieces)
+    return Share(
+        RangeSet.of(Range(piece.lo, piece.hi) for piece in pieces).ranges,
+        0,
+        rows,
+        each.bytes * rows // each.rows,
+        pieces,
+    )

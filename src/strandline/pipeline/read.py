@@ -1,0 +1,228 @@
+"""Reads: rows that are visible, in bounds that tokens name, at a cost that follows the rows asked for.
+
+A read of one strand goes up to V, one over all sources up to the visible flush: nothing can appear behind
+either any more. `read` gives a DataFrame; `scan` gives pages in order, each with the token to go on from.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from strandline.dataset import SOURCE, Dataset
+from strandline.errors import UsageError
+from strandline.lake.iceberg import SnapshotGone
+from strandline.lake.reader import LakeReader, Piece
+from strandline.lake.schema import FLUSH, SEQ
+from strandline.pipeline.plan import FlushPlan, plan_of, plans_after
+from strandline.pipeline.site import Site
+from strandline.pipeline.token import Token
+from strandline.pipeline.visible import Bounds
+from strandline.ranges import Range
+
+T = TypeVar("T")
+
+MAX_PAGE_ROWS: Final = 1_000_000
+PAGE_BYTES: Final = 64 * 1024 * 1024
+
+
+def read(
+    reader: LakeReader, dataset: Dataset, asked: Bounds, *, columns: Sequence[str] | None = None
+) -> DataFrame:
+    """The visible rows in bounds, public columns only, in no order."""
+    if asked.source is not None:
+        return reader.rows(dataset, source=asked.source, seqs=asked.range, columns=columns)
+    return reader.rows(dataset, flushes=asked.range, columns=columns)
+
+
+# Pages
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows in order. `token` stands for everything up to the last of them; over all sources it is None
+    where the page ends inside a flush, since a place over all sources stands between flushes."""
+
+    rows: tuple[dict[str, Any], ...]
+    afters: tuple[str | None, ...]  # beside each row: the token after it, where there is one
+    token: str | None
+
+    def items(self) -> Iterator[tuple[dict[str, Any], str | None]]:
+        return zip(self.rows, self.afters, strict=True)
+
+
+class _Part(NamedTuple):
+    """A range that one flush landed of one source; `is_last` where the flush ends with it."""
+
+    flush: int
+    source: str
+    seqs: Range
+    is_last: bool
+
+
+class Scan:
+    """An ordered read. Iterate over it for pages; `end` stands for all that it covers, rows or not."""
+
+    def __init__(
+        self,
+        site: Site,
+        reader: Callable[[], LakeReader],  # asked for with the first page: a scan of nothing needs no Spark
+        origin: str,
+        dataset: Dataset,
+        asked: Bounds,
+        *,
+        columns: Sequence[str] | None = None,
+        max_rows: int = 1_000,
+        max_bytes: int = PAGE_BYTES,
+    ) -> None:
+        if not 0 < max_rows <= MAX_PAGE_ROWS:
+            raise UsageError(f"max_rows is {max_rows!r}", hint=f"1 to {MAX_PAGE_ROWS:,}")
+        self._site, self._reader, self._origin = site, reader, origin
+        self._dataset, self._asked, self._columns = dataset, asked, columns
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        # Looked up after the bounds: the snapshot holds all that was visible then.
+        self._snapshot: int | None = None
+        self.is_clamped = asked.is_clamped
+        self.end = self._token(max(asked.until, asked.since))
+
+    def __iter__(self) -> Iterator[Page]:
+        if self._asked.since >= self._asked.until:
+            return
+        self._snapshot = self._reader().current_snapshot(self._dataset)
+        yield from self._strand_pages() if self._asked.source is not None else self._all_pages()
+
+    def rows(self) -> Iterator[tuple[dict[str, Any], str | None]]:
+        """Row by row, each with the token after it."""
+        for page in self:
+            yield from page.items()
+
+    # One strand: a window of seqs is a bound in rows, since seqs are dense
+
+    def _strand_pages(self) -> Iterator[Page]:
+        source, since, until = self._asked.source, self._asked.since, self._asked.until
+        assert source is not None
+        while since < until:
+            window = Range(since, min(since + self._max_rows, until))
+            table = self._read([Piece(source, window)])
+            since = window.hi
+            if table.num_rows:
+                yield from self._cut(table, window.hi, is_done=since == until)
+            elif since < until:
+                # A gap: a load that was released, or rows removed since. It is passed in one step.
+                found = self._retried(partial(self._next_seq, source, since, until))
+                since = until if found is None else found - 1
+
+    def _next_seq(self, source: str, after: int, until: int) -> int | None:
+        return self._reader().next_seq(
+            self._dataset, source, after=after, until=until, snapshot=self._snapshot
+        )
+
+    def _cut(self, table: pa.Table, through: int, *, is_done: bool) -> Iterator[Page]:
+        """Pages of at most `max_bytes` out of what one query gave."""
+        seqs = table.column("_sl_seq").to_pylist()
+        for first, last in _by_bytes(table, self._max_bytes):
+            rows = self._rows(table.slice(first, last - first))
+            afters = tuple(self._token(seq) for seq in seqs[first:last])
+            place = through if last == len(seqs) else seqs[last - 1]
+            yield Page(rows, afters, self.end if is_done and last == len(seqs) else self._token(place))
+
+    # All sources: flush by flush; the plan of each says which ranges it holds
+
+    def _all_pages(self) -> Iterator[Page]:
+        waiting: list[_Part] = []
+        room = self._max_rows
+        for part in self._parts():
+            rest = part
+            while len(rest.seqs) > room:
+                if room:
+                    middle = rest.seqs.lo + room
+                    waiting.append(_Part(rest.flush, rest.source, Range(rest.seqs.lo, middle), False))
+                    rest = _Part(rest.flush, rest.source, Range(middle, rest.seqs.hi), rest.is_last)
+                yield from self._all_page(waiting)
+                waiting, room = [], self._max_rows
+            waiting.append(rest)
+            room -= len(rest.seqs)
+        yield from self._all_page(waiting)
+
+    def _parts(self) -> "Iterator[_Part]":
+        """Everything in bounds, in order. What was amended, lost or removed since is simply not found."""
+        for number, event in plans_after(
+            self._site.b, self._dataset.name, self._asked.since, self._asked.until
+        ):
+            plan = plan_of(event)
+            ranges = (
+                [(source, each) for source, share in plan.strands.items() for each in share.ranges]
+                if isinstance(plan, FlushPlan)
+                else list(plan.ranges.items())
+            )
+            ranges.sort()
+            for index, (source, range_) in enumerate(ranges, 1):
+                yield _Part(number, source, range_, index == len(ranges))
+
+    def _all_page(self, parts: "list[_Part]") -> Iterator[Page]:
+        if not parts:
+            return
+        table = self._read([Piece(part.source, part.seqs, part.flush) for part in parts])
+        if not table.num_rows:
+            return
+        ended = {part.flush for part in parts if part.is_last}
+        flushes = table.column("_sl_flush").to_pylist()
+        last_rows = {flush: index for index, flush in enumerate(flushes)}
+        for first, last in _by_bytes(table, self._max_bytes):
+            afters = tuple(
+                self._token(flushes[i]) if flushes[i] in ended and last_rows[flushes[i]] == i else None
+                for i in range(first, last)
+            )
+            yield Page(self._rows(table.slice(first, last - first)), afters, afters[-1])
+
+    # Both
+
+    def _read(self, pieces: list[Piece]) -> pa.Table:
+        return self._retried(
+            lambda: self._reader().page(
+                self._dataset,
+                pieces,
+                columns=self._columns,
+                snapshot=self._snapshot,
+                max_rows=self._max_rows,
+            )
+        )
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """Where the pinned snapshot has expired, go on with the current one: rows can only have been
+        removed."""
+        try:
+            return ask()
+        except SnapshotGone:
+            self._snapshot = self._reader().current_snapshot(self._dataset)
+            return ask()
+
+    def _rows(self, table: pa.Table) -> tuple[dict[str, Any], ...]:
+        hidden = {SEQ, FLUSH} if self._columns is None or SOURCE in self._columns else {SEQ, FLUSH, SOURCE}
+        public = table.drop_columns(sorted(hidden))
+        rows = public.to_pylist()
+        json_columns = [
+            column.name
+            for column in self._dataset.columns
+            if column.type == "json" and column.name in public.column_names
+        ]
+        for name in json_columns:
+            for row in rows:
+                if row[name] is not None:
+                    row[name] = orjson.loads(row[name])
+        return tuple(rows)
+
+    def _token(self, at: int) -> str:
+        return Token(self._origin, self._dataset.name, self._asked.source, at).text()
+
+
+def _by_bytes(table: pa.Table, max_bytes: int) -> Iterator[tuple[int, int]]:
+    """Cuts of about `max_bytes`, each of one row at least."""
+    rows = table.num_rows
+    width = max(rows * max_bytes // max(table.nbytes, 1), 1)
+    for first in range(0, rows, width):
+        yield first, min(first + width, rows)

@@ -1,0 +1,194 @@
+"""How everything stands: ledgers and flush streams folded along the global order, caught up when asked.
+
+A process reads only what is new since it last looked. A fresh one starts at the kept snapshot `standing`,
+which is written anew whenever more events have come than it has strands, so keeping it costs O(1) an event.
+It is a cache: without it the same comes out of the whole order.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from strandline.dataset import Strand, decode_source
+from strandline.errors import UnavailableError
+from strandline.ledger.entry import ControlUnreadable, entry_of
+from strandline.ledger.tally import Hold, Tally, with_entry
+from strandline.persist import (
+    AtomicBackend,
+    Event,
+    ProjectionState,
+    global_events,
+    snapshot_load,
+    snapshot_save,
+)
+from strandline.pipeline.plan import Numbers, with_event
+from strandline.ranges import Range, RangeSet
+
+_SNAPSHOT: Final = "standing"
+_VERSION: Final = "1"
+_LEAST_EVENTS: Final = 2_000
+
+
+class Standing:
+    """Safe for threads. Every look catches up first; what it tells was so at some instant within the call."""
+
+    def __init__(self, b: AtomicBackend) -> None:
+        self._b = b
+        self._lock = threading.Lock()
+        self._strands: dict[str, dict[str, Tally]] = {}  # by dataset, then source
+        self._pending: dict[str, dict[str, None]] = {}  # the sources with pending rows, in a steady order
+        self._numbers: dict[str, Numbers] = {}
+        self._schemas: dict[str, int] = {}  # the newest event of dataset/<name>
+        self._position = 0
+        self._kept = 0
+        self._is_loaded = False
+        self._pending_bytes = 0
+
+    def catch_up(self) -> None:
+        with self._lock:
+            if not self._is_loaded:
+                self._load()
+            for position, event in global_events(self._b, first=self._position + 1):
+                if not isinstance(event, Event):
+                    raise ControlUnreadable(event.stream, event.seq, "it is gone and nothing has folded it")
+                self._take(event)
+                self._position = position
+
+    def keep_if_due(self) -> None:
+        """Called by writers, after what they came for is done: looking never writes."""
+        with self._lock:
+            if self._position - self._kept > max(_LEAST_EVENTS, self._strand_count()):
+                with suppress(UnavailableError):  # it is a cache; the next writer keeps it
+                    self._keep()
+
+    # What can be asked. Each catches up.
+
+    def datasets(self) -> list[str]:
+        self.catch_up()
+        return sorted(self._schemas)
+
+    def schema_event(self, dataset: str) -> int:
+        self.catch_up()
+        return self._schemas.get(dataset, 0)
+
+    def tally(self, strand: Strand) -> Tally:
+        self.catch_up()
+        return self._strands.get(strand.dataset, {}).get(strand.source, Tally())
+
+    def tallies(self, dataset: str) -> Mapping[str, Tally]:
+        """By source. Do not keep it: it changes with the next look."""
+        self.catch_up()
+        with self._lock:
+            return dict(self._strands.get(dataset, {}))
+
+    def pending(self, dataset: str) -> dict[str, Tally]:
+        """Those with pending rows, by source; it costs as many as there are."""
+        self.catch_up()
+        with self._lock:
+            strands = self._strands.get(dataset, {})
+            return {source: strands[source] for source in self._pending.get(dataset, ())}
+
+    def numbers(self, dataset: str) -> Numbers:
+        self.catch_up()
+        return self._numbers.get(dataset, Numbers())
+
+    def pending_bytes(self) -> int:
+        """Of all datasets."""
+        self.catch_up()
+        return self._pending_bytes
+
+    def position(self) -> int:
+        return self._position
+
+    # Folding
+
+    def _take(self, event: Event) -> None:
+        kind, _, rest = event.stream.partition("/")
+        if kind == "strand":
+            dataset, _, source = rest.partition("/")
+            name = decode_source(source)
+            before = self._strands.get(dataset, {}).get(name, Tally())
+            after = with_entry(before, entry_of(event), int(event.at))
+            self._set(dataset, name, after)
+            self._pending_bytes += after.pending_bytes - before.pending_bytes
+        elif kind == "flush":
+            self._numbers[rest] = with_event(self._numbers.get(rest, Numbers()), event)
+        elif kind == "dataset":
+            self._schemas[rest] = event.seq
+
+    def _set(self, dataset: str, source: str, tally: Tally) -> None:
+        self._strands.setdefault(dataset, {})[source] = tally
+        waiting = self._pending.setdefault(dataset, {})
+        if tally.pending_rows:
+            waiting[source] = None
+        else:
+            waiting.pop(source, None)
+
+    def _strand_count(self) -> int:
+        return sum(map(len, self._strands.values()))
+
+    # The kept snapshot
+
+    def _load(self) -> None:
+        kept = snapshot_load(self._b, _SNAPSHOT, None)
+        if kept.value is not None and kept.value["version"] == _VERSION:
+            for dataset, source, *tally in kept.value["strands"]:
+                self._set(dataset, source, _tally(tally))
+            for dataset, last, open_, flushed_at in kept.value["numbers"]:
+                self._numbers[dataset] = Numbers(last, dict(open_), flushed_at)
+            self._schemas = dict(kept.value["schemas"])
+            self._position = self._kept = kept.seq
+            self._pending_bytes = sum(each.pending_bytes for each in self._all_tallies())
+        self._is_loaded = True
+
+    def _keep(self) -> None:
+        value = {
+            "version": _VERSION,
+            "strands": [
+                [dataset, source, *_tally_data(tally)]
+                for dataset, strands in self._strands.items()
+                for source, tally in strands.items()
+            ],
+            "numbers": [
+                [
+                    dataset,
+                    each.last,
+                    [[number, event] for number, event in each.open.items()],
+                    each.flushed_at,
+                ]
+                for dataset, each in self._numbers.items()
+            ],
+            "schemas": dict(self._schemas),
+        }
+        snapshot_save(self._b, _SNAPSHOT, ProjectionState(value, self._position))
+        self._kept = self._position
+
+    def _all_tallies(self) -> Iterator[Tally]:
+        for strands in self._strands.values():
+            yield from strands.values()
+
+
+def _tally_data(tally: Tally) -> list[Any]:
+    return [
+        tally.hi,
+        [[each.lo, each.hi] for each in tally.settled.ranges],
+        tally.pending_rows,
+        tally.pending_bytes,
+        tally.next,
+        [[each.segment, each.lo, each.hi, each.reason] for each in tally.holds],
+        tally.changed_at,
+    ]
+
+
+def _tally(data: Iterable[Any]) -> Tally:
+    hi, settled, rows, bytes_, next_, holds, changed_at = data
+    return Tally(
+        hi,
+        RangeSet(tuple(Range(lo, hi_) for lo, hi_ in settled)),
+        rows,
+        bytes_,
+        next_,
+        tuple(Hold(*each) for each in holds),
+        changed_at,
+    )

@@ -1,0 +1,117 @@
+"""The protocol under every fault that a seed can think of, without Spark (L-ACC-4, invariants 1 to 3, 6)."""
+
+from collections import Counter
+
+import pytest
+
+from strandline.ledger.tally import Tally
+from strandline.persist.backend import ExpectSeq
+from strandline.pipeline import append as append_module
+from tests.pipeline.simulation import Plant, World, simulate
+
+SHARES = 10
+QUICK = 500
+SLOW = 10_000
+
+
+def run(seeds: range) -> Counter[str]:
+    """What happened in all those runs. A failure names its seed: simulate(seed) repeats it."""
+    happened: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            world = simulate(seed)
+        except BaseException as error:
+            error.add_note(f"tests.pipeline.simulation.simulate({seed}) repeats this run")
+            raise
+        happened += events_of(world)
+    return happened
+
+
+def events_of(world: World) -> Counter[str]:
+    seen = Counter(
+        {"kills": world.kills, "power cuts": world.power_cuts, "picks refused": world.table.refused}
+    )
+    position = 1
+    while page := list(world.b.global_range(position, limit=500)):
+        seen.update(f"{event.stream.partition('/')[0]} {event.type}" for _, event in page)
+        position = page[-1][0] + 1
+    return seen
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_each_row_lands_once_whatever_is_killed_lost_late_or_doubled(share: int) -> None:
+    """L-FLUSH-2, L-FLUSH-4, L-SEQ-1 to L-SEQ-8, L-SPOOL-3 to L-SPOOL-5, L-SPOOL-13, L-FLUSH-13."""
+    happened = run(range(share * QUICK // SHARES, (share + 1) * QUICK // SHARES))
+
+    # A simulation that never comes by a step proves nothing about it.
+    for step in (
+        "strand spooled",
+        "flush planned",
+        "flush committed",
+        "flush loading",
+        "flush landed",
+        "kills",
+    ):
+        assert happened[step] > 10, f"{step}: {happened}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("share", range(SHARES))
+def test_ten_thousand_runs(share: int) -> None:
+    happened = run(range(QUICK + share * SLOW // SHARES, QUICK + (share + 1) * SLOW // SHARES))
+
+    for step in ("flush amended", "flush released", "strand held", "picks refused", "power cuts"):
+        assert happened[step] > 10, f"{step}: {happened}"
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second = simulate(7), simulate(7)
+
+    assert first.table.rows == second.table.rows
+    assert first.counts == second.counts
+
+
+def caught(plant: Plant, seeds: int = 200) -> str | None:
+    for seed in range(seeds):
+        try:
+            simulate(seed, plant)
+        except AssertionError as error:
+            return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        Plant(accepts_ids_twice=True),
+        Plant(skips_sync=True),
+        Plant(restages_under_new_seqs=True),
+        Plant(skips_burn=True),
+    ],
+    ids=["ids twice", "no sync", "numbers anew", "no burn"],
+)
+def test_the_simulation_finds_a_planted_bug(plant: Plant) -> None:
+    """L-ACC-5, F-45: what it stands on is broken on purpose."""
+    assert caught(plant) is not None
+
+
+def test_it_finds_a_reader_that_passes_an_open_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-9: V as the highest landed seq, whatever is open below it."""
+    highest = property(lambda tally: tally.settled.ranges[-1].hi if tally.settled.ranges else 0)
+    monkeypatch.setattr(Tally, "visible_through", highest)
+
+    assert caught(Plant()) is not None
+
+
+def test_it_finds_an_append_that_expects_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-6: two writers that read the same last seq."""
+    real = append_module._Attempt._writes
+
+    def without_expectation(self: object, *args: object) -> object:
+        expected, writes = real(self, *args)  # type: ignore[arg-type]
+        return [each for each in expected if not isinstance(each, ExpectSeq)], writes
+
+    monkeypatch.setattr(append_module._Attempt, "_writes", without_expectation)
+
+    assert caught(Plant()) is not None
