@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.dataset import Column, Dataset
 from strandline.errors import UsageError
-from strandline.lake.iceberg import SnapshotGone, TableMissing, WarehouseMoved
-from strandline.lake.reader import LakeReader, Piece, UnstampedRows, pieces_sql
+from strandline.lake.iceberg import SnapshotGone, TableMissing, UnstampedRows, WarehouseMoved
+from strandline.lake.reader import LakeReader, Piece, pieces_sql
 from strandline.lake.schema import TableUnavailable, ensure_table, table_name
 from strandline.ranges import Range
 from tests.lake.numbered import (

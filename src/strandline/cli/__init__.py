@@ -1,4 +1,4 @@
-"""The command line. A group is imported when it is named, so that `strandline --help` needs no driver."""
+"""The command line. A command is imported when it is named, so that `strandline --help` needs no driver."""
 
 from strandline.cli.group import Root, Subcommand
 
@@ -6,10 +6,17 @@ cli = Root(
     "strandline",
     help="An event store, and a data pipeline that delivers each row exactly once.",
     subcommands={
+        "append": Subcommand("strandline.cli.append:append_", "Take rows in from files or stdin."),
         "conformance": Subcommand(
             "strandline.cli.conformance:conformance", "Certify that a store keeps its promises."
         ),
+        "flush": Subcommand("strandline.cli.flush:flush_", "Land what is pending in the tables."),
+        "init": Subcommand("strandline.cli.init:init_", "Make a node in a folder."),
+        "load": Subcommand("strandline.cli.load:load_", "Land files or tables of any size through Spark."),
         "persist": Subcommand("strandline.cli.persist:persist", "Use and look after an event store."),
+        "read": Subcommand("strandline.cli.read:read_", "Print the rows of a dataset in order."),
+        "spool": Subcommand("strandline.cli.spool:spool", "Rows that have not landed yet, and bad rows."),
+        "sql": Subcommand("strandline.cli.sql:sql_", "Print what a query over the datasets gives."),
     },
 )
 

@@ -1,5 +1,6 @@
 """What Spark is told, as one mapping made from the settings. The user's conf wins over ours."""
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -30,6 +31,8 @@ def spark_conf(lake: LakeSettings, spark: SparkSettings) -> dict[str, str]:
     }
     if is_local(spark):
         conf |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        # Spark's 200 are for clusters: on one machine a small shuffle would take seconds of starting tasks.
+        conf["spark.sql.shuffle.partitions"] = str(max(4, 2 * (os.cpu_count() or 1)))
     if fixed_ports(spark):
         conf["spark.port.maxRetries"] = "0"  # who fixes a port wants that one, not silently the next
     conf |= spark.conf

@@ -69,6 +69,17 @@ class SnapshotGone(UnavailableError):
         self.dataset, self.snapshot = dataset, snapshot
 
 
+class UnstampedRows(CorruptionError):
+    """Rows that have no number: nobody can say whether they are new or old."""
+
+    def __init__(self, dataset: str, found: str) -> None:
+        super().__init__(
+            f"the table of dataset {dataset!r} has rows without a seq: {found}",
+            hint="something else wrote them; take them out of the table and bring them in by append or load",
+        )
+        self.dataset, self.found = dataset, found
+
+
 class CatalogUnreadable(CorruptionError):
     """The catalog answered, and what it said is no catalog."""
 
@@ -284,7 +295,10 @@ def table_marks(lake: LakeSettings, dataset: str) -> TableMarks:
     max_seqs: dict[str | int, int] = {}
     max_flush = 0
     upper = partial(_upper_bound, dataset)
-    seq, flush = (table.schema().find_field(name) for name in ("_sl_seq", "_sl_flush"))
+    try:
+        seq, flush = (table.schema().find_field(name) for name in ("_sl_seq", "_sl_flush"))
+    except ValueError as error:
+        raise UnstampedRows(dataset, "it has no column _sl_seq") from error
     place, source = _source_partition(table)
     for file in _live_files(table):
         key = file.partition[place]

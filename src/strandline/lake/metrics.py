@@ -122,7 +122,6 @@ class ScanMeter:
             if any(execution["status"] != "RUNNING" for execution in found[end]):
                 self._last_seen = max(self._last_seen, *(execution["id"] for execution in found[end]))
                 return found[mark]
-            after = -1  # ids may lack in the list, and then the place of one was overestimated
             time.sleep(_POLL_S)
         return []
 
@@ -143,14 +142,23 @@ class _Ui:
         )
 
     def executions(self, after: int) -> Iterator[dict[str, Any]]:
-        """Those with a higher id, oldest first, by pages. The list may hold the newest thousand only."""
-        first = self._get("/sql", details="false", planDescription="false", offset=0, length=1)
-        offset = max(after + 1 - first[0]["id"], 0) if first else 0
-        while page := self._get(
-            "/sql", details="false", planDescription="false", offset=offset, length=_PAGE
-        ):
+        """Those with a higher id, oldest first, by pages; some at or below it may come too."""
+        oldest = self._page(0, 1)  # the list holds the newest thousand only
+        offset = max(after + 1 - oldest[0]["id"], 0) if oldest else 0
+        page = self._page(offset, _PAGE)
+        while offset and (not page or page[0]["id"] > after + 1):  # ids lack in the list, so that was too far
+            offset = max(offset - (page[0]["id"] - after - 1 if page else _PAGE), 0)
+            page = self._page(offset, _PAGE)
+        while page:
             yield from page
             offset += len(page)
+            page = self._page(offset, _PAGE)
+
+    def _page(self, offset: int, length: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._get(
+            "/sql", details="false", planDescription="false", offset=offset, length=length
+        )
+        return found
 
     def scans(self, execution: int) -> list[Mapping[str, int]]:
         shown = self._get(f"/sql/{execution}", details="true", planDescription="false")

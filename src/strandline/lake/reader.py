@@ -19,8 +19,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.dataset import SOURCE, Dataset
-from strandline.errors import CorruptionError, StrandlineError, UsageError
-from strandline.lake.iceberg import SnapshotGone, TableMissing, check_warehouse
+from strandline.errors import StrandlineError, UsageError
+from strandline.lake.iceberg import SnapshotGone, TableMissing, UnstampedRows, check_warehouse
 from strandline.lake.schema import (
     FLUSH,
     INTERNAL,
@@ -37,17 +37,6 @@ from strandline.ranges import Range
 
 _BYTES: Final = "_sl_bytes"  # of the page up to and including this row
 _FIXED_BYTES: Final = 8  # what a value counts that is neither text nor bytes
-
-
-class UnstampedRows(CorruptionError):
-    """Rows that have no number: nobody can say whether they are new or old."""
-
-    def __init__(self, dataset: str, found: str) -> None:
-        super().__init__(
-            f"the table of dataset {dataset!r} has rows without a seq: {found}",
-            hint="something else wrote them; take them out of the table and bring them in by append or load",
-        )
-        self.dataset, self.found = dataset, found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,16 @@ Expressions are SQL text, not Column objects: the text is the same on classic Sp
 crosses into the JVM in one call.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from strandline.dataset import SOURCE, Column, Dataset, SchemaBreaking, widened
-from strandline.errors import StrandlineError, UnavailableError, UsageError
+from strandline.errors import NotFoundError, StrandlineError, UnavailableError, UsageError
 from strandline.lake.settings import CATALOG, NAMESPACE
 
 SEQ: Final = "_sl_seq"
@@ -70,6 +72,21 @@ class TableUnavailable(UnavailableError):
 
 
 # Text of SQL
+
+
+@contextmanager
+def spark_errors(doing: str, table: str) -> Iterator[None]:
+    """Spark's errors as ours, once."""
+    try:
+        yield
+    except StrandlineError:
+        raise
+    except AnalysisException as error:
+        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+            raise NotFoundError(f"there is no table {table}", hint="it is made by the first flush") from error
+        raise TableUnavailable(doing, table, error) from error
+    except Exception as error:
+        raise TableUnavailable(doing, table, error) from error
 
 
 def quoted(name: str) -> str:

@@ -1,14 +1,15 @@
-"""The one place where Spark is started. A process has one session: on classic Spark in a Java beside it
-(classic.py), or on a Connect server that somebody else runs (connect.py)."""
+"""The one place where Spark is started. A process has one Spark: classic, in a Java beside it (classic.py),
+or a Connect server that somebody else runs (connect.py). Each lake has a session of its own on it."""
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from strandline.errors import UnavailableError, UsageError
-from strandline.lake import connect
+from strandline.lake import connect, jars
 from strandline.lake.classic import Classic, open_classic
+from strandline.lake.conf import CATALOG_KEY, catalog_conf
 from strandline.lake.settings import LakeSettings, SparkSettings
 
 if TYPE_CHECKING:
@@ -19,9 +20,10 @@ PYSPARK: Final = "4.1."
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    settings: tuple[LakeSettings, SparkSettings]
+    spark: SparkSettings
     session: "SparkSession"
-    classic: Classic | None = None
+    classic: Classic | None
+    sessions: "list[tuple[LakeSettings, SparkSession]]"
 
 
 _lock: Final = threading.Lock()
@@ -31,7 +33,8 @@ _started: Final[list[_Started]] = []  # at most one
 def start_spark(
     lake: LakeSettings, spark: SparkSettings, *, tell: Callable[[str], None] | None = None
 ) -> "SparkSession":
-    """The one session of this process, started if it is not; the same again for the same settings.
+    """The session of this process for a lake; Spark is started if it is not. The same settings give the
+    same session.
 
     `tell` hears what takes time, before it does. Raises JavaMissing, JarsUnresolved, PortTaken or
     SparkNotStarted, for a Connect server SparkUnreachable, CatalogMissing or ExecutorsDiffer; nothing is left
@@ -39,20 +42,23 @@ def start_spark(
     """
     with _lock:
         if _started:
-            return _again(_started[0], (lake, spark))
+            return _again(_started[0], lake, spark)
         _need_pyspark()
         _started.append(_start(lake, spark, tell or _tell_nobody))
+        _quiet_pyspark()
         return _started[0].session
 
 
 def stop_spark(session: "SparkSession") -> None:
-    """End the session that `start_spark` gave, and the Java behind it; another one may be started then."""
+    """End the Spark behind a session that `start_spark` gave, with all its sessions; another may be started
+    then."""
     with _lock:
-        if not _started or _started[0].session is not session:
+        if not _started or all(each is not session for _, each in _started[0].sessions):
             raise UsageError("this session was not started by start_spark, or is stopped already")
         started = _started.pop()
         if started.classic is None:
-            connect.close_session(session)
+            for _, each in reversed(started.sessions):
+                connect.close_session(each)
         else:
             started.classic.close()
 
@@ -63,7 +69,13 @@ def is_connect(session: "SparkSession") -> bool:
 
 def own_session(session: "SparkSession") -> "SparkSession":
     """A session of its own on the same Spark: what is set on it (`spark.wap.id`) nobody else sees."""
-    return connect.clone(session) if is_connect(session) else session.newSession()
+    if is_connect(session):
+        return connect.clone(session)
+    own = session.newSession()  # it has the settings that Spark was started with, not those of `session`
+    for key, value in session.conf.getAll.items():
+        if key.startswith(CATALOG_KEY):
+            own.conf.set(key, value)
+    return own
 
 
 def slots(session: "SparkSession") -> int:
@@ -74,18 +86,41 @@ def slots(session: "SparkSession") -> int:
 def _start(lake: LakeSettings, spark: SparkSettings, tell: Callable[[str], None]) -> _Started:
     if spark.remote is None:
         classic = open_classic(lake, spark, tell)
-        return _Started((lake, spark), classic.session, classic)
+        return _Started(spark, classic.session, classic, [(lake, classic.session)])
     tell(f"connecting to Spark at {connect.address(spark.remote)}")
-    return _Started((lake, spark), connect.open_session(spark.remote, spark))
+    session = connect.open_session(spark.remote, spark)
+    return _Started(spark, session, None, [(lake, session)])
 
 
-def _again(started: _Started, settings: tuple[LakeSettings, SparkSettings]) -> "SparkSession":
-    if started.settings != settings:
+def _again(started: _Started, lake: LakeSettings, spark: SparkSettings) -> "SparkSession":
+    """The session of that lake. Its log goes where that of the first does: Java writes one."""
+    if replace(spark, log=None) != replace(started.spark, log=None):
         raise UsageError(
-            "this process has a Spark session with other settings, and it can have only one",
-            hint="use the session that it has, or stop_spark(session) first",
+            "this process runs a Spark with other settings, and it can run only one",
+            hint="give both nodes the same [spark] settings, or stop_spark(session) first",
         )
-    return started.session
+    for known, session in started.sessions:
+        if known == lake:
+            return session
+    known_jars = {each for known, _ in started.sessions for each in jars.coordinates(known)}
+    if started.classic is not None and not known_jars.issuperset(jars.coordinates(lake)):
+        raise UsageError(
+            "this lake needs jars that the Spark of this process was started without",
+            hint="open its node first, or stop_spark(session) and open it then",
+        )
+    session = own_session(started.session)
+    for key, value in catalog_conf(lake).items():
+        session.conf.set(key, value)
+    started.sessions.append((lake, session))
+    return session
+
+
+def _quiet_pyspark() -> None:
+    """It logs each failed query on stderr, beside the error that it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _need_pyspark() -> None:

@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.content import ContentStore
 from strandline.dataset import SOURCE, Dataset
-from strandline.errors import NotFoundError, StrandlineError
+from strandline.errors import StrandlineError
 from strandline.lake import history, load_input, pieces
 from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION, Settlement
 from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, LoadLanding
@@ -34,6 +33,7 @@ from strandline.lake.schema import (
     literal,
     own_columns,
     quoted,
+    spark_errors,
     table_name,
 )
 from strandline.lake.settings import CATALOG, NAMESPACE, LakeSettings
@@ -72,6 +72,7 @@ class IcebergTables:
         self._options = dict(content_options or {})
         self._idle: list[SparkSession] = []  # a new session costs a tenth of a second, so they are kept
         self._slots: int | None = None
+        self._counts: dict[str, int] = {}
 
     def table_name(self, dataset: str) -> str:
         return table_name(dataset)
@@ -101,9 +102,13 @@ class IcebergTables:
         """What the settle hook did when this snapshot, or the one it is a copy of, was staged."""
         return history.settlement(self._history(dataset), snapshot)
 
+    def snapshot_count(self, dataset: str) -> int:
+        """How many snapshots the table had when this process last looked; 0 if it never did."""
+        return self._counts.get(dataset, 0)
+
     def publish(self, dataset: str, snapshot: int) -> None:
         table = f"{NAMESPACE}.{quoted(dataset)}"
-        with _spark_errors("publish to", table):
+        with spark_errors("publish to", table):
             self._spark.sql(
                 f"CALL {CATALOG}.system.cherrypick_snapshot(table => '{table}', snapshot_id => {snapshot:d})"
             ).collect()
@@ -112,7 +117,7 @@ class IcebergTables:
         if self.look(dataset, id).published:
             return
         table = table_name(dataset)
-        with self._stage_session(id) as session, _spark_errors("burn an id in", table):
+        with self._stage_session(id) as session, spark_errors("burn an id in", table):
             _append(session.table(table).where("false"), table, {VERSION: str(BURNED)})
         empty = next(each for each in self.look(dataset, id).staged if each.version == BURNED)
         try:
@@ -133,11 +138,11 @@ class IcebergTables:
         return load_input.fix_input(self._spark, df, dataset, load_id, source=source)
 
     def drop_input(self, input: FixedInput) -> None:
-        with _spark_errors("drop", input.table):
+        with spark_errors("drop", input.table):
             load_input.drop_input(self._spark, input.table)
 
     def has_input(self, input: FixedInput) -> bool:
-        with _spark_errors("look for", input.table):
+        with spark_errors("look for", input.table):
             return load_input.has_input(self._spark, input)
 
     # Staging
@@ -255,8 +260,10 @@ class IcebergTables:
 
     def _history(self, dataset: str) -> history.History:
         table = table_name(dataset)
-        with _spark_errors("look at", table):
-            return history.read_history(self._spark, table)
+        with spark_errors("look at", table):
+            found = history.read_history(self._spark, table)
+        self._counts[dataset] = len(found.snapshots)
+        return found
 
 
 def _append(rows: DataFrame, table: str, notes: Mapping[str, str]) -> None:
@@ -278,18 +285,3 @@ def _strands(landing: Landing) -> str:
     if not 0 < len(found) <= MANY_SOURCES:
         return "true"
     return f"{SOURCE} in ({', '.join(map(literal, sorted(found)))})"
-
-
-@contextmanager
-def _spark_errors(doing: str, table: str) -> Iterator[None]:
-    """Spark's errors as ours, once."""
-    try:
-        yield
-    except StrandlineError:
-        raise
-    except AnalysisException as error:
-        if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-            raise NotFoundError(f"there is no table {table}", hint="it is made by the first flush") from error
-        raise TableUnavailable(doing, table, error) from error
-    except Exception as error:
-        raise TableUnavailable(doing, table, error) from error

@@ -74,6 +74,12 @@ class Lease:
         self.b.commit([self.guard], [Delete(_lease_key(self.scope))])
 
 
+def holder_of(b: AtomicBackend, clock: Clock, scope: str) -> str | None:
+    """Who holds `scope` now, None if nobody does."""
+    current: Any = b.kv_get(_lease_key(scope))
+    return current["who"] if current is not None and current["until"] > clock.now_us() else None
+
+
 def take_lease(b: AtomicBackend, clock: Clock, scope: str) -> Lease:
     """Take `scope` now, or raise LeaseHeld with who holds it."""
     holder = uuid.uuid4().hex

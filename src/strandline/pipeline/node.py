@@ -5,7 +5,6 @@ append.
 """
 
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,18 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
-from strandline.clock import Clock, SystemClock
-from strandline.content import open_content
+from strandline.clock import Clock
 from strandline.errors import StrandlineError, UsageError
-from strandline.persist import AtomicBackend, Conflict, ExpectSeq, kv_put_new, open_store
+from strandline.persist import Conflict, ExpectSeq
 from strandline.pipeline import quarantine
 from strandline.pipeline.append import OnBad, Receipt, Rows, append, drop_quarantined, retry_quarantined
 from strandline.pipeline.buffer import BufferedWriter, OnFull
 from strandline.pipeline.config import FILE_NAME, Config, default_config, load_config
 from strandline.pipeline.flush import FlushReport, FlushResult, flush
+from strandline.pipeline.housekeeping import expire_snapshots
 from strandline.pipeline.registry import dataset_stream, declared
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
+from strandline.pipeline.site import open_site
 from strandline.pipeline.token import Token
 from strandline.pipeline.visible import bounds, visible
 
@@ -40,7 +38,9 @@ if TYPE_CHECKING:
     from strandline.pipeline.read import Scan
 
 Refresh = Literal["never", "auto", "always"]
-_ORIGIN: Final = "origin"
+
+_READS: Final = ("select", "with", "from", "values", "table", "show", "describe", "desc", "explain")
+_QUOTED: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class Node:
@@ -53,18 +53,8 @@ class Node:
         self._tell = tell
         self._settle: dict[str, Settle] = {}
         self._is_compared = False
-        b = open_store(config.store_url)
-        self.site = Site(
-            b,
-            open_content(config.content_url, **config.content_options()),
-            clock or SystemClock(),
-            Standing(b),
-            config.spool,
-            config.flush,
-            config.declared,
-            config.node.strict_datasets,
-        )
-        self.origin = _origin(b)
+        self.site = open_site(config, clock=clock)
+        self.origin = self.site.origin
 
     # Spark, when it is needed
 
@@ -169,7 +159,23 @@ class Node:
         self._open_for_write()
         if not self._has_work(dataset):
             return FlushReport(dataset)
-        return flush(self.site, self.tables, dataset, settle=self._settle.get(dataset), tell=tell)
+        report = flush(self.site, self.tables, dataset, settle=self._settle.get(dataset), tell=tell)
+        if self.tables.snapshot_count(dataset) > self.config.compaction.max_snapshots:
+            self.expire_snapshots(dataset)
+        return report
+
+    def expire_snapshots(self, dataset: str) -> int:
+        """Let go of snapshots that [compaction] does not keep; how many went. Nothing that is under way needs
+        any of them."""
+        from strandline.lake.maintenance import expire, snapshots
+
+        return expire_snapshots(
+            self.site,
+            dataset,
+            self.config.compaction,
+            lambda: snapshots(self.spark, dataset),
+            lambda ids: expire(self.spark, dataset, ids),
+        )
 
     def flush_all(self) -> Mapping[str, FlushReport | StrandlineError]:
         """Every dataset on its own: one that fails stops no other, and its error is its report."""
@@ -258,7 +264,11 @@ class Node:
         return explain(lake, dataset, flushes=asked.range)
 
     def sql(self, query: str, *, refresh: Refresh = "auto") -> "DataFrame":
-        """Run a query in which each dataset is a view of its visible rows, public columns only."""
+        """Run a query in which each dataset is a view of its visible rows, public columns only.
+
+        It reads: tables are written by flush and load alone, which stamp their rows.
+        """
+        _refuse_writes(query)
         for dataset in self._named_in(query):
             self.read(dataset, refresh=refresh).createOrReplaceTempView(f"`{dataset}`")
         return self.spark.sql(query)
@@ -344,10 +354,14 @@ def open_node(
     return Node(load_config(path) if path.exists() else default_config(folder), clock=clock, tell=tell)
 
 
-def _origin(b: AtomicBackend) -> str:
-    """The id of this store, minted once: whoever comes second takes what is there."""
-    while True:
-        kept = b.kv_get(_ORIGIN)
-        if kept is not None:
-            return str(kept)
-        kv_put_new(b, _ORIGIN, uuid.uuid4().hex)
+def _refuse_writes(query: str) -> None:
+    """A statement that is no query. What `with` leads to is looked for behind its closing bracket."""
+    bare = _QUOTED.sub(" ", query)
+    first = re.match(r"[\s(]*(\w*)", bare)
+    word = first[1].lower() if first else ""
+    written = re.search(r"\)\s*(insert|merge|update|delete)\b", bare, re.IGNORECASE)
+    if word not in _READS or (word in ("with", "explain") and written):
+        raise UsageError(
+            f"{word or query!r:.40} is no query",
+            hint=f"it begins with one of {', '.join(_READS)}; rows come in by append and load",
+        )

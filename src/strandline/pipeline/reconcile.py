@@ -13,7 +13,7 @@ import warnings
 from dataclasses import dataclass
 
 from strandline.dataset import Strand
-from strandline.lake.iceberg import TableMarks, table_history, table_marks, table_pointers
+from strandline.lake.iceberg import TableMarks, UnstampedRows, table_history, table_marks, table_pointers
 from strandline.lake.settings import LakeSettings
 from strandline.ledger.entry import Raised, append_of
 from strandline.ledger.numbers import floor_key, head_of
@@ -49,7 +49,11 @@ def reconcile(site: Site, lake: LakeSettings) -> list[Raise]:
         if site.b.kv_get(f"table/{dataset}") == pointer:
             continue
         if not _knows_newest(site, lake, dataset):
-            found = _raise_behind(site, dataset, table_marks(lake, dataset))
+            try:
+                marks = table_marks(lake, dataset)
+            except UnstampedRows:
+                continue  # no number of ours is in it; a flush into it is refused
+            found = _raise_behind(site, dataset, marks)
             if found is not None:
                 raised.append(found)
         site.b.kv_put(f"table/{dataset}", pointer)

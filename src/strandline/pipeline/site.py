@@ -5,16 +5,20 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from strandline.clock import Clock
-from strandline.content import ContentStore
+from strandline.clock import Clock, SystemClock
+from strandline.content import ContentStore, open_content
 from strandline.dataset import Dataset
 from strandline.ledger.numbers import Head
-from strandline.persist import AtomicBackend
+from strandline.persist import AtomicBackend, kv_put_new, open_store
+from strandline.pipeline.config import Config
 from strandline.pipeline.config_datasets import with_declared
 from strandline.pipeline.config_sections import Flush, Spool
 from strandline.pipeline.registry import DatasetUnknown, Recorded, recorded
 from strandline.pipeline.standing import Standing
+
+ORIGIN: Final = "origin"  # the key of the store's id
 
 
 @dataclass(slots=True)
@@ -55,9 +59,31 @@ class Site:
             return Recorded(configured, 0)
         return Recorded(with_declared(known.dataset, configured), known.event)
 
+    @property
+    def origin(self) -> str:
+        """The id of the store, minted once: whoever comes second takes what is there."""
+        while (kept := self.b.kv_get(ORIGIN)) is None:
+            kv_put_new(self.b, ORIGIN, self.random_hex())
+        return str(kept)
+
     def known(self, name: str) -> Recorded:
         """The dataset, which someone declared or appended to; else DatasetUnknown."""
         found = self.schema(name)
         if found.event == 0 and self.declared(name) is None:
             raise DatasetUnknown(name, self.standing.datasets())
         return found
+
+
+def open_site(config: Config, *, clock: Clock | None = None) -> Site:
+    """The store and the content of a node, opened. Close `site.b`."""
+    b = open_store(config.store_url)
+    return Site(
+        b,
+        open_content(config.content_url, **config.content_options()),
+        clock or SystemClock(),
+        Standing(b),
+        config.spool,
+        config.flush,
+        config.declared,
+        config.node.strict_datasets,
+    )

@@ -1,0 +1,180 @@
+"""`strandline read`: the visible rows of a dataset in order, and the token to go on from."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from strandline.cli.group import command
+from strandline.cli.home import Home, home_options, note
+from strandline.cli.output import print_facts, print_json
+from strandline.cli.row_output import Row, format_options, row_output
+from strandline.dataset import SOURCE, Dataset
+from strandline.errors import UsageError
+
+if TYPE_CHECKING:
+    from strandline.pipeline.node import Node, Refresh
+    from strandline.pipeline.read import Scan
+
+PAGE_ROWS: Final = 50_000
+
+
+def refresh_option(function: Any) -> Any:
+    """--refresh as `refresh`."""
+    return click.option(
+        "--refresh",
+        type=click.Choice(("never", "auto", "always")),
+        default="auto",
+        show_default=True,
+        help="Flush first: always, or if rows are pending and the last flush is over [spool] max_age_s old.",
+    )(function)
+
+
+@command("read")
+@click.argument("dataset")
+@click.option("--source", metavar="SOURCE", help="Rows of this source alone, in the order of their seqs.")
+@click.option("--since", metavar="TOKEN", help="What follows this token; without it from the start.")
+@click.option("--until", metavar="TOKEN", help="Up to this token; without it all that is visible.")
+@click.option("--columns", metavar="A,B", help="These columns alone.")
+@format_options
+@refresh_option
+@click.option("--explain", is_flag=True, help="Tell which files it would open, read nothing, start no Spark.")
+@home_options
+def read_(
+    home: Home,
+    as_json: bool,
+    dataset: str,
+    source: str | None,
+    since: str | None,
+    until: str | None,
+    columns: str | None,
+    format_: str | None,
+    out: Path | None,
+    limit: int | None,
+    refresh: "Refresh",
+    explain: bool,
+) -> None:
+    """Print the rows of DATASET: of one source in the order of their seqs, else flush by flush.
+
+    The token at which it ends goes to stderr as `token: …`: `--since` goes on from there. A token over all
+    sources stands between flushes; where --limit ends inside a flush, its rows come again after it.
+
+    With --json each row is a line {"row": …}, and the last line is {"end": {"token", "rows", "clamped",
+    "pending_rows", "age_s"}}: what has not landed yet is not read, and the data is so old. With --explain:
+    snapshot, files_considered, files_pruned, files_opened, delete_files, bytes, rows_at_most.
+    """
+    with home.node() as node:
+        if explain:
+            _explain(node, dataset, source, since, until, as_json)
+            return
+        known = node.site.known(dataset).dataset
+        names = _names(known, columns)
+        scan = node.scan(
+            dataset,
+            source=source,
+            columns=None if columns is None else names,
+            since=since,
+            until=until,
+            max_rows=min(limit or PAGE_ROWS, PAGE_ROWS),
+            refresh=refresh,
+        )
+        known = node.site.known(dataset).dataset  # a flush may have made it grow
+        names = _names(known, columns)
+        reading = _Reading(scan, since, limit)
+        with row_output(
+            format_,
+            out,
+            names,
+            lambda: _schema(known, names),
+            as_json=as_json,
+            json_columns=_json_columns(known),
+        ) as output:
+            for page in reading.pages():
+                output.write(page)
+        _tell_end(node, dataset, reading, scan, as_json)
+
+
+class _Reading:
+    """The rows of a scan up to a limit, counted, and the token to go on from."""
+
+    def __init__(self, scan: "Scan", since: str | None, limit: int | None) -> None:
+        self._scan, self._limit = scan, limit
+        self.rows, self.token, self.is_inside = 0, since, False
+
+    def pages(self) -> Iterator[Sequence[Row]]:
+        for page in self._scan:
+            left = len(page.rows) if self._limit is None else self._limit - self.rows
+            if left < len(page.rows):
+                self._end_at(page.afters[:left])
+                yield page.rows[:left]
+                return
+            self._end_at((*page.afters[:-1], page.token))
+            yield page.rows
+            if self._limit == self.rows:
+                return
+        self.token, self.is_inside = self._scan.end, False
+
+    def _end_at(self, afters: Sequence[str | None]) -> None:
+        self.rows += len(afters)
+        self.is_inside = afters[-1] is None
+        self.token = next((each for each in reversed(afters) if each is not None), self.token)
+
+
+def _names(dataset: Dataset, columns: str | None) -> list[str]:
+    if columns is None:
+        return [*(column.name for column in dataset.columns), SOURCE]
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--columns names none", hint="such as --columns ts,message")
+    return names
+
+
+def _json_columns(dataset: Dataset) -> frozenset[str]:
+    return frozenset(column.name for column in dataset.columns if column.type == "json")
+
+
+def _schema(dataset: Dataset, names: Sequence[str]) -> Any:
+    import pyarrow as pa
+
+    from strandline.rows import arrow_schema
+
+    whole = arrow_schema(dataset)
+    return pa.schema([whole.field(name) for name in names])
+
+
+def _tell_end(node: "Node", dataset: str, reading: _Reading, scan: "Scan", as_json: bool) -> None:
+    pending = sum(each.pending_rows for each in node.site.standing.pending(dataset).values())
+    flushed_at = node.site.standing.numbers(dataset).flushed_at
+    age_s = (node.site.clock.now_us() - flushed_at) // 1_000_000 if pending and flushed_at else 0
+    if as_json:
+        end = {"token": reading.token, "rows": reading.rows, "clamped": scan.is_clamped}
+        print_json({"end": {**end, "pending_rows": pending, "age_s": age_s}})
+        return
+    if pending:
+        age = f"the data is {age_s:,} s old" if flushed_at else "nothing has landed yet"
+        note(f"{pending:,} rows are not flushed, and {age}; --refresh always flushes first")
+    if scan.is_clamped:
+        note("--until is past what is visible; the read ends where that ends")
+    if reading.is_inside:
+        note("the limit ends inside a flush, all of which comes after this token")
+    click.echo(f"token: {reading.token or '(none: it ends inside the first flush)'}", err=True)
+
+
+def _explain(
+    node: "Node", dataset: str, source: str | None, since: str | None, until: str | None, as_json: bool
+) -> None:
+    plan = node.explain(dataset, source=source, since=since, until=until)
+    facts = {
+        "snapshot": plan.snapshot,
+        "files_considered": plan.files_considered,
+        "files_pruned": plan.files_pruned,
+        "files_opened": plan.files_opened,
+        "delete_files": plan.delete_files,
+        "bytes": plan.bytes,
+        "rows_at_most": plan.rows_at_most,
+    }
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts({**facts, "snapshot": str(plan.snapshot or "none")})

@@ -1,0 +1,86 @@
+"""Housekeeping: what keeps a table as quick after a thousand flushes as after ten."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.pipeline.config_sections import Compaction
+from strandline.pipeline.lease import LeaseHeld, take_lease
+from strandline.pipeline.plan import open_plan
+from strandline.pipeline.site import Site
+
+if TYPE_CHECKING:
+    from strandline.lake.maintenance import KnownSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """What may go, in two steps: Iceberg remembers a published id only as long as the snapshot that carries
+    it, so staged copies go before it."""
+
+    staged: tuple[int, ...]
+    published: tuple[int, ...]
+
+
+def choose_expired(
+    found: Sequence["KnownSnapshot"],
+    settings: Compaction,
+    *,
+    now: int,
+    is_closed: Callable[[str], bool],
+    oldest_open: int | None,
+) -> Doomed:
+    """Pure. `found` is oldest first. Nothing goes that an open plan may need: neither its own snapshots nor
+    any that is newer than the plan."""
+    free = [each for each in found if oldest_open is None or each.at < oldest_open]
+    staged = tuple(
+        each.id for each in free if not each.is_current and each.wap is not None and is_closed(each.wap)
+    )
+    history = [each for each in found if each.is_current]
+    removable = [each for each in history if each in set(free) and (each.wap is None or is_closed(each.wap))]
+    # Down to well below the limit at once, so that not every flush has to expire.
+    over = len(history) - settings.max_snapshots
+    count = over + settings.max_snapshots // 5 if over > 0 else 0
+    too_old = now - int(settings.max_snapshot_age_h * 3_600_000_000)
+    old = sum(each.at < too_old for each in history[: -settings.min_snapshots])
+    most = len(history) - min(settings.min_snapshots, len(history))
+    wanted = {each.id for each in history[: min(max(count, old), most)]}
+    return Doomed(staged, tuple(each.id for each in removable if each.id in wanted))
+
+
+def expire_snapshots(
+    site: Site,
+    dataset: str,
+    settings: Compaction,
+    snapshots: Callable[[], Sequence["KnownSnapshot"]],
+    expire: Callable[[Iterable[int]], None],
+) -> int:
+    """Expire what may go, and tell how many went. Where another keeps house already, nothing is done."""
+    try:
+        lease = take_lease(site.b, site.clock, f"maintain/{dataset}")
+    except LeaseHeld:
+        return 0
+    try:
+        # Looked at before the plans: a plan that is opened later has snapshots that are not among these.
+        found = snapshots()
+        numbers = site.standing.numbers(dataset)
+        plans = [open_plan(site.b, dataset, number, event) for number, event in numbers.open.items()]
+
+        def is_closed(wap: str) -> bool:
+            number = wap.removeprefix(f"{dataset}-").partition("-")[0]
+            return number.isdecimal() and int(number) <= numbers.last and int(number) not in numbers.open
+
+        doomed = choose_expired(
+            found,
+            settings,
+            now=site.clock.now_us(),
+            is_closed=is_closed,
+            oldest_open=min((plan.at for plan in plans), default=None),
+        )
+        if doomed.staged:
+            expire(doomed.staged)
+        if doomed.published:
+            expire(doomed.published)
+        return len(doomed.staged) + len(doomed.published)
+    finally:
+        lease.release()
