@@ -4,7 +4,9 @@ python tools/reference.py [--check]
 """
 
 import dataclasses
+import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Iterator
@@ -13,15 +15,42 @@ from typing import Any
 
 import click
 
+import strandline
 from strandline import errors, persist
 from strandline.cli import cli
+from strandline.lake.explain import ScanPlan
+from strandline.pipeline import node as node_module
+from strandline.pipeline.append import Receipt
+from strandline.pipeline.buffer import Ack, BufferedWriter
+from strandline.pipeline.flush import FlushReport, FlushResult
+from strandline.pipeline.load import LoadResult
+from strandline.pipeline.quarantine import QuarantineEntry
+from strandline.pipeline.read import Page, Scan
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
+NODE_VALUES = (
+    Receipt,
+    Ack,
+    BufferedWriter,
+    FlushReport,
+    FlushResult,
+    LoadResult,
+    Page,
+    Scan,
+    ScanPlan,
+    QuarantineEntry,
+)
 MADE = "<!-- made by tools/reference.py from the code: change that, then `make docs` -->"
 
 
 def main() -> int:
-    pages = {"persist.md": persist_page(), "errors.md": errors_page(), "command-line.md": command_line_page()}
+    _import_all()
+    pages = {
+        "persist.md": persist_page(),
+        "node.md": node_page(),
+        "errors.md": errors_page(),
+        "command-line.md": command_line_page(),
+    }
     stale = [name for name, text in pages.items() if not _is_same(FOLDER / name, text)]
     if "--check" in sys.argv:
         for name in stale:
@@ -32,6 +61,13 @@ def main() -> int:
         (FOLDER / name).write_text(pages[name], encoding="utf-8")
     print(f"{len(stale)} of {len(pages)} pages changed")
     return 0
+
+
+def _import_all() -> None:
+    """So that every error is known, wherever it is defined."""
+    for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
+        if not module.name.endswith(("__main__", "pytest_plugin")):
+            importlib.import_module(module.name)
 
 
 def _is_same(path: Path, text: str) -> bool:
@@ -52,6 +88,20 @@ def persist_page() -> str:
         lines += [f"## `{home.rpartition('.')[2]}`", "", _text(sys.modules[home]), ""]
         for name in rooms[home]:
             lines += _entry(name, getattr(persist, name))
+    return "\n".join(lines)
+
+
+def node_page() -> str:
+    """`strandline.open`, the methods of a node, and what they give."""
+    lines = [MADE, "", "# `strandline.open` and the node", "", _text(node_module), ""]
+    lines += ["Errors are in [errors.md](errors.md), settings in [configure](../how-to/configure.md).", ""]
+    lines += _entry("open", node_module.open_node)
+    for name, method in vars(node_module.Node).items():
+        if not name.startswith("_") and inspect.isfunction(method):
+            lines += _entry(f"Node.{name}", method)
+    lines += ["# What they give", ""]
+    for value in NODE_VALUES:
+        lines += _entry(value.__name__, value)
     return "\n".join(lines)
 
 
@@ -81,7 +131,9 @@ def _signature(name: str, member: Any, *, width: int = 100) -> str:
     signature = str(inspect.signature(member)).removesuffix(" -> None") if inspect.isclass(member) else None
     shown = signature or str(inspect.signature(member))
     shown = re.sub(
-        r"strandline\.persist\.\w+\.|strandline\.\w+\.|collections\.abc\.|typing\.|pathlib\.", "", shown
+        r"strandline\.(?:\w+\.)+(?=[A-Z])|strandline\.persist\.\w+\.|strandline\.\w+\.|collections\.abc\.|typing\.|pathlib\.",
+        "",
+        shown,
     )
     line = f"{name}{shown}"
     if len(line) <= width:
@@ -120,7 +172,9 @@ def errors_page() -> str:
             for base in cls.__mro__[1:]
             if issubclass(base, errors.StrandlineError) and base is not errors.StrandlineError
         ]
-        lines.append(f"| `{kind}` | `{cls.__name__}` | {_text(cls)} | {', '.join(bases) or '–'} |")
+        lines.append(
+            f"| `{kind}` | `{cls.__name__}` | {' '.join(_text(cls).split())} | {', '.join(bases) or '–'} |"
+        )
     return "\n".join([*lines, ""])
 
 

@@ -333,3 +333,17 @@ def test_a_process_of_its_own_starts_spark_and_says_so_on_a_terminal(tmp_path: P
     assert all(line.endswith(" …") for line in done.stderr.splitlines()), (
         done.stderr
     )  # and nothing of Spark's
+
+
+def test_a_folder_of_parquet_is_imported_once(home: Path, tmp_path: Path) -> None:  # L-CLI-1, L-SCH-12
+    folder = tmp_path / "legacy"
+    folder.mkdir()
+    for part in range(3):
+        pq.write_table(pa.table({"n": range(part * 10, part * 10 + 10)}), folder / f"part-{part}.parquet")
+
+    (first,) = objects(run(home, "import", DATASET, str(folder), "--source", "old", "--json"))
+    (again,) = objects(run(home, "import", DATASET, str(folder), "--source", "old", "--json"))
+
+    assert (first["rows"], first["repeat"], first["ranges"]) == (30, False, {"old": [0, 30]})
+    assert (again["rows"], again["repeat"]) == (30, True)
+    assert "not_found" in run(home, "import", DATASET, str(tmp_path / "nowhere"), expect=1).stderr

@@ -10,34 +10,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_the_python_blocks_of_a_page_run_top_to_bottom(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/tutorial-rows.md"])
+def test_the_python_blocks_of_a_page_run_top_to_bottom(page: str, tmp_path: Path) -> None:
+    """In a process of its own: a page may start Spark."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    scope: dict[str, object] = {}
-
-    for number, block in enumerate(blocks, 1):
-        exec(compile(block, f"{page} block {number}", "exec"), scope)  # our own pages
-
-    assert blocks, f"{page} has no example"
-    assert list(tmp_path.iterdir()), "the example made its store"
-
-
-def test_the_tutorial_of_rows_runs_top_to_bottom_with_a_spark_of_its_own(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "tutorial-rows.md"
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    script = tmp_path / "tutorial.py"
+    script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
 
     ended = subprocess.run(
         [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
     )
 
-    assert ended.returncode == 0, ended.stderr
-    assert "does not fit bigint" in ended.stdout
-    assert ended.stderr == ""
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
+    assert len(list(tmp_path.iterdir())) > 1, "the example made its store"
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")], ids=str)

@@ -11,6 +11,9 @@ cli = Root(
             "strandline.cli.conformance:conformance", "Certify that a store keeps its promises."
         ),
         "flush": Subcommand("strandline.cli.flush:flush_", "Land what is pending in the tables."),
+        "import": Subcommand(
+            "strandline.cli.import_:import_", "Bring in rows that were never numbered, once."
+        ),
         "init": Subcommand("strandline.cli.init:init_", "Make a node in a folder."),
         "load": Subcommand("strandline.cli.load:load_", "Land files or tables of any size through Spark."),
         "persist": Subcommand("strandline.cli.persist:persist", "Use and look after an event store."),

@@ -14,6 +14,8 @@ from strandline.pipeline.config_file import is_reference, is_secret_name, look_u
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.pipeline.load import LoadResult
+
 _FORMATS: Final = {
     ".avro": "avro",
     ".csv": "csv",
@@ -65,6 +67,10 @@ def load_(
     with home.node() as node:
         rows = _rows(node.spark, kind, given, paths)
         result = node.load(dataset, rows, source=source, request_id=request_id)
+    print_load(result, as_json)
+
+
+def print_load(result: "LoadResult", as_json: bool) -> None:
     facts: dict[str, Any] = {
         "dataset": result.dataset,
         "load": result.load,

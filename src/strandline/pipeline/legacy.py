@@ -62,10 +62,10 @@ def _parquet(spark: "SparkSession", folder: str) -> "tuple[DataFrame, list[str]]
 
     try:
         df = spark.read.parquet(folder)
+        files = df.select("_metadata.file_name", "_metadata.file_size").distinct().collect()
     except AnalysisException as error:
         raise NotFoundError(
             f"{folder!r} holds no Parquet that Spark can read: {str(error).partition(chr(10))[0][:200]}",
             hint="name a folder or a file; all files must have one schema",
         ) from error
-    files = df.select("_metadata.file_name", "_metadata.file_size").distinct().collect()
     return df, sorted(f"{name}:{size}" for name, size in files)

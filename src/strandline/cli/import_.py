@@ -1,0 +1,28 @@
+"""`strandline import`: rows that were never numbered become part of a dataset, once."""
+
+import click
+
+from strandline.cli.group import command
+from strandline.cli.home import Home, home_options
+from strandline.cli.load import print_load
+
+
+@command("import")
+@click.argument("dataset")
+@click.argument("place", metavar="FOLDER|TABLE")
+@click.option("--iceberg", "is_iceberg", is_flag=True, help="TABLE is the name of an Iceberg table in Spark.")
+@click.option("--source", metavar="SOURCE", help="The source of all rows; else their own column `source`.")
+@home_options
+def import_(
+    home: Home, as_json: bool, dataset: str, place: str, is_iceberg: bool, source: str | None
+) -> None:
+    """Bring the rows of a Parquet FOLDER, or with --iceberg of an Iceberg TABLE, into DATASET.
+
+    They are numbered and stamped like any other row. What was imported before, the same files or the same
+    snapshot, is not imported again; an import that was interrupted is finished by a repeat.
+
+    With --json: as load.
+    """
+    with home.node() as node:
+        kind = "iceberg" if is_iceberg else "parquet"
+        print_load(node.import_rows(dataset, place, kind=kind, source=source), as_json)  # type: ignore[arg-type]

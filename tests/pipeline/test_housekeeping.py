@@ -1,0 +1,82 @@
+"""Which snapshots may go (L-FLUSH-5, L-CMP-6). That they do, on real tables, is in test_node.py."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.lake.maintenance import KnownSnapshot
+from strandline.pipeline.config_sections import Compaction
+from strandline.pipeline.housekeeping import Doomed, choose_expired
+
+HOUR_US = 3_600_000_000
+NOW = 1_000 * HOUR_US
+SETTINGS = Compaction(min_snapshots=2, max_snapshots=10, max_snapshot_age_h=24)
+
+
+def published(count: int, *, first_id: int = 1, at: int = NOW - HOUR_US) -> list[KnownSnapshot]:
+    return [
+        KnownSnapshot(first_id + i, at + i, f"logs-{first_id + i}-x", is_current=True) for i in range(count)
+    ]
+
+
+def chosen(
+    found: list[KnownSnapshot], *, open_numbers: set[int] = frozenset(), oldest_open: int | None = None
+) -> Doomed:  # type: ignore[assignment]
+    return choose_expired(
+        found,
+        SETTINGS,
+        now=NOW,
+        is_closed=lambda wap: int(wap.split("-")[1]) not in open_numbers,
+        oldest_open=oldest_open,
+    )
+
+
+def test_few_young_snapshots_stay() -> None:
+    assert chosen(published(10)) == Doomed((), ())
+
+
+def test_too_many_go_oldest_first_and_some_more_so_that_not_every_flush_expires() -> None:
+    doomed = chosen(published(11))
+
+    assert doomed.published == (1, 2, 3)
+
+
+def test_old_ones_go_but_for_the_least_number() -> None:
+    assert chosen(published(5, at=NOW - 30 * HOUR_US)).published == (1, 2, 3)
+    assert chosen(published(2, at=NOW - 30 * HOUR_US)).published == ()
+
+
+def test_staged_copies_of_closed_numbers_go_and_those_of_open_ones_stay() -> None:
+    staged = [
+        KnownSnapshot(100, NOW - 5, "logs-3-x", is_current=False),
+        KnownSnapshot(101, NOW - 4, "logs-7-x", is_current=False),
+        KnownSnapshot(102, NOW - 3, None, is_current=False),  # not ours to judge
+    ]
+
+    assert chosen([*published(3), *staged], open_numbers={7}).staged == (100,)
+
+
+def test_nothing_newer_than_the_oldest_open_plan_goes() -> None:
+    found = published(20, at=NOW - 30 * HOUR_US)
+
+    assert chosen(found, open_numbers={99}, oldest_open=found[4].at).published == (1, 2, 3, 4)
+    assert chosen(found, open_numbers={99}, oldest_open=found[0].at) == Doomed((), ())
+
+
+@given(
+    count=st.integers(0, 40),
+    age_h=st.integers(0, 100),
+    open_number=st.integers(0, 40),
+    open_at=st.integers(0, 40),
+)
+def test_no_choice_takes_what_an_open_plan_needs_or_the_newest(
+    count: int, age_h: int, open_number: int, open_at: int
+) -> None:
+    found = published(count, at=NOW - age_h * HOUR_US)
+    oldest = NOW - age_h * HOUR_US + open_at
+
+    doomed = chosen(found, open_numbers={open_number}, oldest_open=oldest)
+
+    gone = set(doomed.published)
+    assert open_number not in gone
+    assert all(each.at < oldest for each in found if each.id in gone)
+    assert not gone & {each.id for each in found[-SETTINGS.min_snapshots :]}
