@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 import pytest
+from hypothesis import settings
 
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import StrandlineError
@@ -33,6 +34,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ("tests.spark_sessions",)
+
+settings.register_profile("shared machine", deadline=None)  # a slow moment of the machine is no failure
+settings.load_profile("shared machine")
 
 KINDS: Final = ("memory", "sqlite", "postgres", "remote")
 DURABLE_KINDS: Final = ("sqlite", "postgres", "remote")

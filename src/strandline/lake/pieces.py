@@ -5,8 +5,10 @@ same rows. This runs in Spark's Python workers and needs no Spark itself.
 """
 
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby, pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -26,6 +28,7 @@ FAULT: Final = "fault"  # a pickled error, as a row
 Batches: TypeAlias = Iterable[pa.RecordBatch]
 ArrowMap: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
 
+_BATCH_ROWS: Final = 4_096
 _AT: Final = pa.timestamp("us", "UTC")
 
 
@@ -42,25 +45,76 @@ def placed_schema(dataset: Dataset) -> pa.Schema:
     return pa.schema([*producer_schema(dataset), *place])
 
 
+def reading_order(pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], bool]:
+    """The pieces as they are best read, and whether their rows must be sorted afterwards.
+
+    By source and seq, so that nothing needs sorting; but where segments hold many sources each, by segment:
+    else every one of them would be read once a source.
+    """
+    if len(pieces) <= 2 * len({piece.segment.cid for piece in pieces}):
+        return tuple(pieces), False
+    return tuple(sorted(pieces, key=lambda piece: (piece.segment.cid, piece.first_row))), True
+
+
 def placed_batches(
     content: ContentStore, pieces: Iterable[Piece], dataset: Dataset
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of the pieces in order. Raises SegmentUnreadable, after batches that were good perhaps."""
+    """The rows of the pieces in order. Raises SegmentUnreadable, after batches that were good perhaps.
+
+    Pieces of one segment that follow each other in it are read in one go.
+    """
+    for _, together in groupby(pieces, key=lambda piece: piece.segment.cid):
+        run = list(together)
+        if any(before.first_row > after.first_row for before, after in pairwise(run)):
+            for piece in run:
+                yield from _joined(_placed_run(content, [piece], dataset), dataset)
+        else:
+            yield from _joined(_placed_run(content, run, dataset), dataset)
+
+
+def _placed_run(content: ContentStore, run: Sequence[Piece], dataset: Dataset) -> Iterator[pa.RecordBatch]:
+    """Pieces of one segment, in its order: every row group is read once."""
     own, placed = producer_schema(dataset), placed_schema(dataset)
-    for piece in pieces:
-        seq = piece.lo + 1
-        for batch in read_segment(
-            content, piece.segment, first_row=piece.first_row, rows=piece.rows, schema=own
-        ):
-            count = batch.num_rows
+    first, end = run[0].first_row, run[-1].first_row + run[-1].rows
+    waiting = deque(run)
+    row = first
+    for batch in read_segment(content, run[0].segment, first_row=first, rows=end - first, schema=own):
+        behind = row + batch.num_rows
+        while waiting and waiting[0].first_row < behind:
+            piece = waiting[0]
+            lo, hi = max(piece.first_row, row), min(piece.first_row + piece.rows, behind)
+            seq = piece.lo + 1 + lo - piece.first_row
             place = [
-                pa.repeat(pa.scalar(piece.source), count),
-                pa.array(np.arange(seq, seq + count, dtype=np.int64)),
-                pa.repeat(pa.scalar(piece.at, _AT), count),
+                pa.repeat(pa.scalar(piece.source), hi - lo),
+                pa.array(np.arange(seq, seq + hi - lo, dtype=np.int64)),
+                pa.repeat(pa.scalar(piece.at, _AT), hi - lo),
             ]
-            yield pa.RecordBatch.from_arrays([*batch.columns, *place], schema=placed)
-            seq += count
-        assert seq == piece.hi + 1, "read_segment gives the rows it was asked for, or raises"
+            columns = batch.slice(lo - row, hi - lo).columns
+            yield pa.RecordBatch.from_arrays([*columns, *place], schema=placed)
+            if hi < piece.first_row + piece.rows:
+                break
+            waiting.popleft()
+        row = behind
+    assert not waiting, "read_segment gives the rows it was asked for, or raises"
+
+
+def _joined(batches: Iterator[pa.RecordBatch], dataset: Dataset) -> Iterator[pa.RecordBatch]:
+    """Few batches out of many small ones: each costs Spark something."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if batch.num_rows >= _BATCH_ROWS and not held:
+            yield batch
+            continue
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= _BATCH_ROWS:
+            yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+            held, rows = [], 0
+    if len(held) == 1:
+        yield held[0]
+    elif held:
+        yield from pa.Table.from_batches(held, placed_schema(dataset)).combine_chunks().to_batches()
 
 
 def shares(pieces: Sequence[Piece], tasks: int) -> list[tuple[Piece, ...]]:

@@ -189,14 +189,18 @@ class IcebergTables:
         if isinstance(landing, LoadLanding):
             return load_input.placed(session, landing)
         dataset = landing.dataset
+        ordered, is_scattered = pieces.reading_order(landing.pieces)
         if self._is_small(landing):
-            batches = pieces.placed_batches(self._content, landing.pieces, dataset)
+            batches = pieces.placed_batches(self._content, ordered, dataset)
             table = pa.Table.from_batches(batches, pieces.placed_schema(dataset))
+            if is_scattered:
+                table = table.sort_by([(SOURCE, "ascending"), (SEQ, "ascending")])
             return session.createDataFrame(table).coalesce(1)
-        cut = pieces.shares(landing.pieces, self._tasks(session, landing))
+        cut = pieces.shares(ordered, self._tasks(session, landing))
         read = pieces.share_reader(self._content.url, self._options, cut, dataset)
         numbers = session.range(0, len(cut), 1, len(cut))
-        return numbers.mapInArrow(read, columns_sql(dataset, (SOURCE, SEQ, AT)))
+        rows = numbers.mapInArrow(read, columns_sql(dataset, (SOURCE, SEQ, AT)))
+        return rows.sortWithinPartitions(SOURCE, SEQ) if is_scattered else rows
 
     def _is_small(self, landing: FlushLanding) -> bool:
         """Whether it is read here; what only this process can read always is."""
