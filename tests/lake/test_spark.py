@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,12 +20,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from strandline.conformance.scratch_postgres import ScratchPostgres
-from strandline.errors import StrandlineError, UsageError
+from strandline.errors import UsageError
 from strandline.lake import jars
 from strandline.lake.settings import LakeSettings, SparkSettings
 from strandline.lake.spark import is_connect, own_session, slots, start_spark, stop_spark
-from tests.conftest import lacks
 
 CHILD: Final = Path(__file__).with_name("start_child.py")
 CHILD_ENDS_S: Final = 200
@@ -229,27 +226,6 @@ def test_a_start_that_fails_names_the_remedy_and_the_next_one_may_work(
     assert str(tmp_path / "empty" / "jars") in failed[3]["message"]
     assert "start once with a network, or copy that folder" in failed[3]["hint"]
     assert last == "started"
-
-
-@pytest.fixture
-def tcp_postgres() -> Iterator[str]:
-    """The URL of a throw-away Postgres that listens on loopback and wants a password: Java's way in."""
-    try:
-        server = ScratchPostgres()
-    except StrandlineError as error:
-        lacks(str(error))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    rules = server.folder / "hba"
-    rules.write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-    rules.chmod(0o644)
-    server.settings |= {"listen_addresses": "127.0.0.1", "port": str(port), "hba_file": str(rules)}
-    with server:
-        with psycopg.connect(f"{server.url}&port={port}") as connection:
-            connection.execute("CREATE ROLE lake LOGIN PASSWORD 'p@ss'")
-            connection.execute("GRANT ALL ON SCHEMA public TO lake")
-        yield f"postgresql://lake:p%40ss@127.0.0.1:{port}/postgres"
 
 
 @pytest.mark.slow  # fetches 67 MB where they are not cached

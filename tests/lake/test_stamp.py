@@ -88,7 +88,7 @@ def test_the_row_id_stays_when_a_nullable_column_is_added_or_a_type_is_widened(
 ) -> None:  # L-STAMP-3, L-SCH-5
     before = plain(("i", "int"), ("f", "float"), ("d", "decimal(5,2)"))
     after = plain(("added", "json"), ("d", "decimal(20,2)"), ("f", "double"), ("i", "bigint"))
-    rows = [{"i": 7, "f": 0.10000000149011612, "d": Decimal("1.50")}, {"f": 0.25}]
+    rows: list[dict[str, Any]] = [{"i": 7, "f": 0.10000000149011612, "d": Decimal("1.50")}, {"f": 0.25}]
 
     assert ids(spark, before, *rows) == ids(spark, after, *rows)
 
