@@ -18,7 +18,7 @@ import pytest
 
 from strandline.lake.connect import CONNECT_MODE, open_session
 from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import start_spark, stop_spark
+from strandline.lake.spark import is_connect, start_spark, stop_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,3 +122,13 @@ def each_spark(request: pytest.FixtureRequest) -> "SparkSession":
         "spark" if request.param == "classic" else "connect_spark"
     )
     return session
+
+
+@pytest.fixture
+def each_spark_lake(request: pytest.FixtureRequest, each_spark: "SparkSession") -> LakeSettings:
+    """Where the tables of `each_spark` are."""
+    if is_connect(each_spark):
+        server: ConnectServer = request.getfixturevalue("connect_server")
+        return server.lake
+    lake: LakeSettings = request.getfixturevalue("spark_lake")
+    return lake

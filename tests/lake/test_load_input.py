@@ -21,13 +21,13 @@ from tests.lake.landings import AT, Ledgers, fresh_name, land, logs
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> IcebergTables:
-    return IcebergTables(spark, open_content(tmp_path / "content"), LakeSettings(warehouse="unused"))
+def lake(spark: SparkSession, spark_lake: LakeSettings, tmp_path: Path) -> IcebergTables:
+    return IcebergTables(spark, open_content(tmp_path / "content"), spark_lake)
 
 
 @pytest.fixture
-def each_lake(each_spark: SparkSession, tmp_path: Path) -> IcebergTables:
-    return IcebergTables(each_spark, open_content(tmp_path / "content"), LakeSettings(warehouse="unused"))
+def each_lake(each_spark: SparkSession, each_spark_lake: LakeSettings, tmp_path: Path) -> IcebergTables:
+    return IcebergTables(each_spark, open_content(tmp_path / "content"), each_spark_lake)
 
 
 def rows_in(spark: SparkSession, rows: int, *, sources: int = 3, tasks: int = 4) -> DataFrame:

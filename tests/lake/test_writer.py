@@ -15,7 +15,7 @@ from strandline.content.segment import SegmentUnreadable
 from strandline.dataset import Column, Dataset, Identity
 from strandline.errors import CorruptionError, NotFoundError, UnavailableError
 from strandline.lake import writer
-from strandline.lake.history import History, Settlement, Snapshot, find
+from strandline.lake.history import History, Snapshot, find
 from strandline.lake.landing import BURNED, FlushLanding, Found, Piece, Published, Staged
 from strandline.lake.pieces import shares
 from strandline.lake.schema import table_name
@@ -36,13 +36,15 @@ def ledgers(content: ContentStore) -> Ledgers:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, content: ContentStore) -> IcebergTables:
-    return IcebergTables(spark, content, LakeSettings(warehouse="unused"))
+def lake(spark: SparkSession, spark_lake: LakeSettings, content: ContentStore) -> IcebergTables:
+    return IcebergTables(spark, content, spark_lake)
 
 
 @pytest.fixture
-def each_lake(each_spark: SparkSession, content: ContentStore) -> IcebergTables:
-    return IcebergTables(each_spark, content, LakeSettings(warehouse="unused"))
+def each_lake(
+    each_spark: SparkSession, each_spark_lake: LakeSettings, content: ContentStore
+) -> IcebergTables:
+    return IcebergTables(each_spark, content, each_spark_lake)
 
 
 @pytest.fixture
@@ -186,11 +188,15 @@ def test_a_null_in_a_required_column_fails_the_stage(
 
 
 def test_every_type_lands_as_it_was_whatever_the_zone_of_the_session(
-    spark: SparkSession, content: ContentStore, ledgers: Ledgers, request: pytest.FixtureRequest
+    spark: SparkSession,
+    spark_lake: LakeSettings,
+    content: ContentStore,
+    ledgers: Ledgers,
+    request: pytest.FixtureRequest,
 ) -> None:  # L-SCH-4
     own = spark.newSession()
     own.conf.set("spark.sql.session.timeZone", "America/New_York")
-    lake = IcebergTables(own, content, LakeSettings(warehouse="unused"))
+    lake = IcebergTables(own, content, spark_lake)
     dataset = replace(
         logs(), columns=(Column("at", "timestamp"), Column("x", "double"), Column("b", "binary"))
     )
@@ -307,11 +313,13 @@ def test_a_published_id_is_not_burned(lake: IcebergTables, ledgers: Ledgers) -> 
     assert (found.snapshot, found.rows) == (snapshot, 1)
 
 
+@pytest.mark.parametrize("reader", ["by ourselves", "by Spark"])
 def test_another_process_sees_what_is_staged_and_may_publish_it(
-    spark: SparkSession, content: ContentStore, ledgers: Ledgers
+    spark: SparkSession, spark_lake: LakeSettings, content: ContentStore, ledgers: Ledgers, reader: str
 ) -> None:  # L-FLUSH-2: read fresh
-    one = IcebergTables(spark, content, LakeSettings(warehouse="unused"))
-    other = IcebergTables(spark.newSession(), content, LakeSettings(warehouse="unused"))
+    settings = spark_lake if reader == "by ourselves" else LakeSettings(warehouse="unused", catalog="rest")
+    one = IcebergTables(spark, content, settings)
+    other = IcebergTables(spark.newSession(), content, settings)
     dataset = logs()
     landing = ledgers.landing(dataset, ledgers.pieces(dataset, {"a": rows_of("x")}))
     one.ensure(dataset)
@@ -544,13 +552,15 @@ def test_a_settle_hook_changes_and_drops_rows_before_their_ids_are_made(
     twin = Ledgers(ledgers.content)
     land(each_lake, twin.landing(plain, twin.pieces(plain, {"a": rows_of("X", "debug", "Y")})))
 
-    snapshot = land(each_lake, landing, settle=drop_debug)
+    land(each_lake, landing, settle=drop_debug)
 
     columns = ("_sl_seq", "level", "_sl_row_id")
     kept = stored(spark_of(each_lake), dataset, *columns)
     assert [row[:2] for row in kept] == [(1, "X"), (3, "Y")]
     assert kept == stored(spark_of(each_lake), plain, *columns)[::2]
-    assert each_lake.settlement(dataset.name, snapshot) == Settlement(1, None)
+    published = each_lake.look(dataset.name, landing.id).published
+    assert published is not None
+    assert (published.settled_drop, published.settle_failure) == (1, None)
 
 
 def raises(_: DataFrame) -> DataFrame:
@@ -581,12 +591,13 @@ def test_rows_pass_unchanged_where_a_settle_hook_fails_and_the_failure_is_told(
     dataset = logs()
     landing = ledgers.landing(dataset, ledgers.pieces(dataset, {"a": rows_of("x", "debug")}))
 
-    snapshot = land(lake, landing, settle=hook)
+    land(lake, landing, settle=hook)
 
     assert stored(spark_of(lake), dataset, "_sl_seq", "level") == [(1, "x"), (2, "debug")]
-    settlement = lake.settlement(dataset.name, snapshot)
-    assert settlement.dropped == 0
-    assert settlement.failure
+    published = lake.look(dataset.name, landing.id).published
+    assert published is not None
+    assert published.settled_drop == 0
+    assert published.settle_failure
 
 
 def test_a_segment_that_fails_under_a_settle_hook_is_not_taken_for_its_failure(

@@ -1,5 +1,7 @@
 """Which snapshots may go (L-FLUSH-5, L-CMP-6). That they do, on real tables, is in test_node.py."""
 
+from collections.abc import Set as AbstractSet
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +21,8 @@ def published(count: int, *, first_id: int = 1, at: int = NOW - HOUR_US) -> list
 
 
 def chosen(
-    found: list[KnownSnapshot], *, open_numbers: set[int] = frozenset(), oldest_open: int | None = None
-) -> Doomed:  # type: ignore[assignment]
+    found: list[KnownSnapshot], *, open_numbers: AbstractSet[int] = frozenset(), oldest_open: int | None = None
+) -> Doomed:
     return choose_expired(
         found,
         SETTINGS,

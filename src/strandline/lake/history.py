@@ -1,4 +1,4 @@
-"""What a table's snapshots say about the id of a landing: read by Spark, decided by a pure function.
+"""What a table's snapshots say about the id of a landing: read from its metadata, decided by a pure function.
 
 A staged snapshot carries `wap.id` and our properties. Published where its parent was current, it becomes
 current itself; else Iceberg makes a copy with `published-wap-id` and `source-snapshot-id`, which leads back
@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import SparkSession
 
 from strandline.errors import CorruptionError
+from strandline.lake.iceberg import load_table
 from strandline.lake.landing import Found, Published, Staged
+from strandline.lake.settings import LakeSettings
 
 VERSION: Final = "strandline.version"
 NUMBER: Final = "strandline.number"
@@ -47,13 +49,6 @@ class Snapshot(NamedTuple):
     settle_failed: str | None = None
 
 
-class Settlement(NamedTuple):
-    """What a settle hook did to the rows of a snapshot."""
-
-    dropped: int
-    failure: str | None
-
-
 class History(NamedTuple):
     """All snapshots of a table by id, and which one is current."""
 
@@ -71,6 +66,24 @@ def read_history(spark: SparkSession, table: str) -> History:
     return History(int(shown) if shown != "none" else None, snapshots)
 
 
+def metadata_history(lake: LakeSettings, dataset: str) -> History:
+    """The same from the metadata file itself, in a hundredth of the time: no job, no Java."""
+    metadata = load_table(lake, dataset).metadata
+    summaries = {each.snapshot_id: each.summary for each in metadata.snapshots}
+    snapshots = {
+        each.snapshot_id: Snapshot(
+            each.snapshot_id,
+            each.parent_snapshot_id,
+            *(
+                None if (summary := summaries[each.snapshot_id]) is None else summary[key]
+                for key in _SUMMARY.values()
+            ),
+        )
+        for each in metadata.snapshots
+    }
+    return History(metadata.current_snapshot_id, snapshots)
+
+
 def find(history: History, id: str) -> Found:
     """The snapshot in the current ancestry that carries the id, and the staged ones beside it."""
     ancestry = {each.id: each for each in _ancestry(history)}
@@ -81,11 +94,6 @@ def find(history: History, id: str) -> Found:
         if each.wap == id and each.id not in ancestry
     )
     return Found(_published(history, published) if published else None, staged)
-
-
-def settlement(history: History, snapshot: int) -> Settlement:
-    origin = _origin(history, history.snapshots[snapshot])
-    return Settlement(int(origin.settled or 0), origin.settle_failed)
 
 
 def _ancestry(history: History) -> Iterator[Snapshot]:

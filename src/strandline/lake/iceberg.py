@@ -248,7 +248,7 @@ def _no_answer(place: str, error: Exception) -> UnavailableError:
 
 
 def _sqlite_pointers(path: str, key: tuple[str, str]) -> dict[str, str]:
-    if not Path(path).exists():
+    if not Path(path).is_file():
         return {}
     try:
         # Not read-only: a crashed writer leaves a journal that the next opener has to roll back.

@@ -18,9 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.content import ContentStore
 from strandline.dataset import SOURCE, Dataset
-from strandline.errors import StrandlineError
+from strandline.errors import HeldError, NotFoundError, StrandlineError, UnavailableError
 from strandline.lake import history, load_input, pieces
-from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION, Settlement
+from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION
+from strandline.lake.iceberg import load_table
 from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, LoadLanding
 from strandline.lake.schema import (
     AT,
@@ -73,17 +74,34 @@ class IcebergTables:
         self._idle: list[SparkSession] = []  # a new session costs a tenth of a second, so they are kept
         self._slots: int | None = None
         self._counts: dict[str, int] = {}
+        self._reads_metadata = lake.catalog == "jdbc"
+        self._ensured: dict[str, tuple[Dataset, object]] = {}
 
     def table_name(self, dataset: str) -> str:
         return table_name(dataset)
 
     def ensure(self, dataset: Dataset) -> None:
+        shape = self._shape(dataset.name)
+        if shape is not None and self._ensured.get(dataset.name) == (dataset, shape):
+            return  # nobody has touched the schema since this process made sure of it
         ensure_table(self._spark, dataset, format=self._lake.format)
+        self._ensured[dataset.name] = (dataset, self._shape(dataset.name))
+
+    def _shape(self, dataset: str) -> object:
+        """What `ensure` looks at, without Spark; None where there is no table or we cannot tell."""
+        if not self._reads_metadata:
+            return None
+        try:
+            metadata = load_table(self._lake, dataset).metadata
+        except (NotFoundError, HeldError, UnavailableError):
+            return None
+        schema, spec = metadata.current_schema_id, metadata.default_spec_id
+        return (metadata.table_uuid, schema, spec, dict(metadata.properties))
 
     def stage(self, landing: Landing, *, settle: Settle | None = None) -> None:
         """See Tables. `settle` is a pure function of the rows (L-FLUSH-7): it gets the producer's columns,
         `source`, and a column `_sl_place` that it must hand on as it is. If it fails, or breaks that, the
-        rows pass unchanged; `settlement` tells what it did."""
+        rows pass unchanged; `look` tells what it did."""
         with self._stage_session(landing.id) as session:
             try:
                 self._write(session, landing, settle)
@@ -97,10 +115,6 @@ class IcebergTables:
 
     def look(self, dataset: str, id: str) -> Found:
         return history.find(self._history(dataset), id)
-
-    def settlement(self, dataset: str, snapshot: int) -> Settlement:
-        """What the settle hook did when this snapshot, or the one it is a copy of, was staged."""
-        return history.settlement(self._history(dataset), snapshot)
 
     def snapshot_count(self, dataset: str) -> int:
         """How many snapshots the table had when this process last looked; 0 if it never did."""
@@ -263,11 +277,20 @@ class IcebergTables:
             raise pickle.loads(fault)
 
     def _history(self, dataset: str) -> history.History:
-        table = table_name(dataset)
-        with spark_errors("look at", table):
-            found = history.read_history(self._spark, table)
+        found = self._read_history(dataset)
         self._counts[dataset] = len(found.snapshots)
         return found
+
+    def _read_history(self, dataset: str) -> history.History:
+        """By ourselves where the catalog lets us, else by Spark: its server may reach what we do not."""
+        if self._reads_metadata:
+            try:
+                return history.metadata_history(self._lake, dataset)
+            except (HeldError, UnavailableError):
+                self._reads_metadata = False
+        table = table_name(dataset)
+        with spark_errors("look at", table):
+            return history.read_history(self._spark, table)
 
 
 def _append(rows: DataFrame, table: str, notes: Mapping[str, str]) -> None:
