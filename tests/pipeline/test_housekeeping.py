@@ -21,7 +21,10 @@ def published(count: int, *, first_id: int = 1, at: int = NOW - HOUR_US) -> list
 
 
 def chosen(
-    found: list[KnownSnapshot], *, open_numbers: AbstractSet[int] = frozenset(), oldest_open: int | None = None
+    found: list[KnownSnapshot],
+    *,
+    open_numbers: AbstractSet[int] = frozenset(),
+    oldest_open: int | None = None,
 ) -> Doomed:
     return choose_expired(
         found,
