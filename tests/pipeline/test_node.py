@@ -355,6 +355,10 @@ def test_a_lost_store_gives_out_no_number_again(node: Node, tmp_path: Path) -> N
         assert report.flushes[0].number == 3
         assert kv_get(anew.site.b, SWEEP_PAUSED) is not None
         assert sorted(row["n"] for row in anew.read("kept").collect()) == [1, 1, 2, 3, 4, 5, 6]
+        # The plans of the old flushes are lost with the store; their rows are found in the table.
+        everything = list(anew.scan("kept", max_rows=2).rows())
+        assert [row["n"] for row, _ in everything] == [1, 2, 3, 1, 4, 5, 6]
+        assert [index for index, (_, after) in enumerate(everything) if after] == [3, 4, 6]
         seqs = [(source, seq) for source, seq, _, _ in stored(anew, "kept")]
         assert len(seqs) == len(set(seqs)) == 7
 

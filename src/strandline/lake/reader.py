@@ -143,6 +143,19 @@ class LakeReader:
         )
         return sized.select(*map(quoted, kept)).limit(max_rows)
 
+    def landed(
+        self, dataset: Dataset, flushes: Range, *, snapshot: int | None = None
+    ) -> list[tuple[int, str, Range]]:
+        """What these flushes landed of each source, from the rows themselves: flush, source, and the range
+        from its lowest to its highest seq. For flushes of which nothing else tells."""
+        table = self._table(dataset, snapshot)
+        with self.reading(dataset, snapshot):
+            rows = table.where(bounds_sql(None, None, flushes))
+            places = rows.selectExpr(FLUSH, SOURCE, f"{SEQ} AS lowest", f"{SEQ} AS highest")
+            bounds = places.groupBy(FLUSH, SOURCE).agg({"lowest": "min", "highest": "max"})
+            found = bounds.select(FLUSH, SOURCE, "min(lowest)", "max(highest)").collect()
+        return sorted((row[0], row[1], Range(row[2] - 1, row[3])) for row in found)
+
     def next_seq(
         self, dataset: Dataset, source: str, *, after: int, until: int, snapshot: int | None = None
     ) -> int | None:

@@ -163,7 +163,7 @@ class _Attempt:
         site = self._site
         began = site.clock.now_us()
         segment = self._store_segment()
-        wait_s = _FIRST_WAIT_S
+        wait_s = 0.0  # the first conflict only tells that what this process knew of the ledger is old
         while True:
             with site.numbering(self._dataset.name):
                 outcome = self._commit(segment)
@@ -180,7 +180,7 @@ class _Attempt:
             if waited_s > site.spool.append_timeout_s:
                 raise Busy(outcome.name, waited_s)
             site.clock.sleep(wait_s)
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+            wait_s = min(max(wait_s, _FIRST_WAIT_S) * 2, _LONGEST_WAIT_S)
 
     def _store_segment(self) -> Segment | None:
         if not self._judged.table.num_rows:

@@ -150,18 +150,27 @@ class Scan:
 
     def _parts(self) -> "Iterator[_Part]":
         """Everything in bounds, in order. What was amended, lost or removed since is simply not found."""
-        for number, event in plans_after(
-            self._site.b, self._dataset.name, self._asked.since, self._asked.until
-        ):
+        done = self._asked.since
+        for number, event in plans_after(self._site.b, self._dataset.name, done, self._asked.until):
+            yield from self._parts_of_table(Range(done, number - 1))
             plan = plan_of(event)
             ranges = (
                 [(source, each) for source, share in plan.strands.items() for each in share.ranges]
                 if isinstance(plan, FlushPlan)
                 else list(plan.ranges.items())
             )
-            ranges.sort()
-            for index, (source, range_) in enumerate(ranges, 1):
-                yield _Part(number, source, range_, index == len(ranges))
+            yield from _ended([(number, *each) for each in sorted(ranges)])
+            done = number
+        yield from self._parts_of_table(Range(done, self._asked.until))
+
+    def _parts_of_table(self, flushes: Range) -> "Iterator[_Part]":
+        """Flushes whose plans this store does not have: it was restored, and its numbers were raised over
+        them."""
+        if len(flushes):
+            found = self._retried(
+                partial(self._reader().landed, self._dataset, flushes, snapshot=self._snapshot)
+            )
+            yield from _ended(found)
 
     def _all_page(self, parts: "list[_Part]") -> Iterator[Page]:
         if not parts:
@@ -218,6 +227,12 @@ class Scan:
 
     def _token(self, at: int) -> str:
         return Token(self._origin, self._dataset.name, self._asked.source, at).text()
+
+
+def _ended(ranges: Sequence[tuple[int, str, Range]]) -> Iterator[_Part]:
+    """Ranges in order as parts, the last one of each flush marked."""
+    for index, (flush, source, range_) in enumerate(ranges, 1):
+        yield _Part(flush, source, range_, index == len(ranges) or ranges[index][0] != flush)
 
 
 def _by_bytes(table: pa.Table, max_bytes: int) -> Iterator[tuple[int, int]]:
