@@ -91,7 +91,11 @@ class SchemaBreaking(UsageError):
 
 
 class SourceInvalid(UsageError):
-    """A source that could never land."""
+    """A source that could never land. Where rows bring it, `refusals` has all of them."""
+
+    def __init__(self, message: str, *, hint: str | None = None, refusals: Sequence["Refusal"] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.refusals = tuple(refusals)
 
 
 def listed(refusals: Sequence[Refusal]) -> str:

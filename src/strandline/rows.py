@@ -84,6 +84,7 @@ def raise_refusals(dataset: Dataset | str, refusals: Sequence[Refusal]) -> NoRet
         raise SourceInvalid(
             f"dataset {name!r}: a source that could never land:{listed(refusals)}",
             hint="name where the rows come from in a short text",
+            refusals=refusals,
         )
     raise (RowTooLarge if kinds == {RowTooLarge.kind} else BadRows)(name, refusals)
 

@@ -367,8 +367,9 @@ class SimTable:
             with suppress(TableError):  # nobody waits for this answer any more
                 act()
 
-    def ensure(self, dataset: Dataset) -> None:
+    def ensure(self, dataset: Dataset, *, has_landed: bool = False) -> None:
         self._world.effect("table.ensure")
+        assert self.is_made or not has_landed
         self.is_made = True
 
     def stage(self, landing: Landing, *, settle: Any = None) -> None:

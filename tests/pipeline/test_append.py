@@ -12,7 +12,14 @@ import pyarrow as pa
 import pytest
 
 from strandline.dataset import Column, Dataset, SchemaBreaking, SourceInvalid, Strand
-from strandline.errors import NotFoundError, OutcomeUnknown, StrandlineError, UsageError
+from strandline.errors import (
+    NotFoundError,
+    NotStorable,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StrandlineError,
+    UsageError,
+)
 from strandline.persist import AtomicBackend, kv_get, last_seq, mem_backend, read
 from strandline.pipeline.append import (
     Busy,
@@ -169,6 +176,35 @@ def test_an_outcome_that_cannot_be_learnt_names_the_request_to_repeat(here: Site
     assert caught.value.once is not None
     again = append(here, "logs", [{"n": 1}], source="a", request_id=caught.value.once[1])
     assert again.ranges == {"a": Range(0, 1)}
+
+
+def test_a_store_that_fails_after_a_lost_answer_leaves_the_outcome_unknown(here: Site) -> None:  # L-SPOOL-3
+    class Failing(Lossy):
+        def commit(self, *args: Any, **options: Any) -> Any:
+            if self.commits:
+                raise StoreUnavailable("down")
+            return super().commit(*args, **options)
+
+    failing = Failing(here.b, lose_after=1)
+
+    with pytest.raises(OutcomeUnknown) as caught:
+        append(make_site(failing, here.content), "logs", [{"n": 1}], source="a")
+
+    assert caught.value.once is not None
+    assert append(here, "logs", [{"n": 1}], source="a", request_id=caught.value.once[1]).is_repeat
+
+
+def test_a_fold_too_large_to_be_kept_fails_no_append(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise NotStorable("too large")
+
+    monkeypatch.setattr("strandline.pipeline.standing._LEAST_EVENTS", 1)
+    monkeypatch.setattr("strandline.pipeline.standing.snapshot_save", refuse)
+
+    for n in range(5):
+        append(here, "logs", [{"n": n}], source="a")
+
+    assert len(spooled_rows(here, "logs", "a")) == 5
 
 
 class Lossy:
@@ -456,6 +492,16 @@ def test_a_retried_row_leaves_quarantine_as_it_is_numbered(here: Site) -> None: 
     (again,) = entries(here.b, "logs")
     assert again.entry != entry.entry
     assert rows_of(here.content, again) == [{"n": 1.5}]
+
+
+def test_a_value_that_could_only_be_shown_is_never_stored(here: Site) -> None:  # L-SPOOL-9, G-3
+    append(here, "logs", [{"text": "good"}, {"text": ("a", "tuple")}], source="a", on_bad="quarantine")
+    (entry,) = entries(here.b, "logs")
+
+    receipt = retry_quarantined(here, "logs", entry.entry)
+
+    assert (receipt.rows, receipt.quarantined) == (0, 1)
+    assert [row for _, row in spooled_rows(here, "logs", "a")] == [{"text": "good"}]
 
 
 def test_a_dropped_entry_is_gone_with_a_reason(here: Site) -> None:  # L-SPOOL-9

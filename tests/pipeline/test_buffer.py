@@ -149,3 +149,33 @@ def test_threads_share_a_writer(site: Site) -> None:
 def test_a_row_that_is_no_mapping_is_refused_at_once(site: Site) -> None:
     with BufferedWriter(site, "logs", source="a") as writer, pytest.raises(UsageError):
         writer.write(["n"])  # type: ignore[arg-type]
+
+
+def test_a_caller_that_fills_one_mapping_again_and_again_loses_nothing(site: Site) -> None:
+    row: dict[str, Any] = {}
+    with BufferedWriter(site, "logs", source="a", linger_ms=FOREVER_MS) as writer:
+        for n in range(3):
+            row["n"] = n
+            writer.write(row)
+
+    assert [row["n"] for _, row in spooled_rows(site, "logs", "a")] == [0, 1, 2]
+
+
+def test_a_cancelled_acknowledgement_harms_no_other_row(site: Site) -> None:
+    with BufferedWriter(site, "logs", source="a", linger_ms=FOREVER_MS) as writer:
+        cancelled, other = writer.write({"n": 1}), writer.write({"n": 2})
+        assert cancelled.cancel()
+
+    assert other.result(0).seq == 2
+    assert len(spooled_rows(site, "logs", "a")) == 2
+
+
+def test_a_row_of_a_source_that_could_never_land_fails_alone(site: Site) -> None:
+    writer = BufferedWriter(site, "logs", linger_ms=FOREVER_MS)
+    good, bad = writer.write({"n": 1, "source": "a"}), writer.write({"n": 2, "source": "x" * 1_000})
+
+    with pytest.raises(NotAcknowledged):
+        writer.close(timeout_s=10)
+
+    assert good.result(0).seq == 1
+    assert bad.exception(0) is not None

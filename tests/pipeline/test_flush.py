@@ -11,6 +11,7 @@ import pytest
 
 from strandline.dataset import Strand
 from strandline.errors import NotFoundError
+from strandline.ledger.entry import Held, append_of
 from strandline.ledger.tally import Tally
 from strandline.objects import MemoryObjects
 from strandline.persist import read
@@ -135,7 +136,7 @@ def test_rows_that_arrive_during_a_flush_wait_for_the_next(world: World, site: S
     append(site, DATASET, rows(1), source="a")
     real = world.table.ensure
 
-    def ensure(dataset: Any) -> None:
+    def ensure(dataset: Any, *, has_landed: bool = False) -> None:
         append(site, DATASET, rows(2), source="a")
         world.table.ensure = real  # type: ignore[method-assign]
         real(dataset)
@@ -216,7 +217,7 @@ def test_a_segment_that_turns_bad_after_the_plan_cuts_it_under_the_same_number(
     saved: list[bytes] = []
     real = world.table.ensure
 
-    def ensure(dataset: Any) -> None:
+    def ensure(dataset: Any, *, has_landed: bool = False) -> None:
         if not saved:
             saved.append(damage(world, bad.segment))
         real(dataset)
@@ -280,6 +281,43 @@ def test_the_spool_shows_what_waits_and_why(world: World, site: Site) -> None:  
     run(site, world)
     (held,) = spool_lines(site, DATASET)
     assert (held.source, held.hold is not None) == ("b", True)
+
+
+def test_a_damaged_backlog_takes_no_room_from_other_strands(world: World, site: Site) -> None:  # L-SPOOL-13
+    """However much waits behind the damage, and however little one flush takes."""
+    site.flush = Flush(max_rows=2)
+    bad = append(site, DATASET, rows(1, 2, 3, 4, 5), source="a")
+    append(site, DATASET, rows(6, 7, 8), source="a")
+    world.now_us += 1
+    append(site, DATASET, rows(9, 10, 11), source="b")
+    damage(world, bad.segment)
+
+    report = run(site, world)
+
+    assert report.held == {"a": (Range(0, 5),)}
+    assert [key for _, key in landed(world, "b")] == ["9", "10", "11"]
+    assert run(site, world).held == {"a": (Range(0, 5),)}
+    assert len([e for e in read(world.b, Strand(DATASET, "a").ledger) if e.type == "held"]) == 1
+
+
+def test_giving_up_a_later_hold_leaves_the_earlier_one_waiting(
+    world: World, site: Site
+) -> None:  # L-SPOOL-13
+    first = append(site, DATASET, rows(1), source="a")
+    second = append(site, DATASET, rows(2), source="a")
+    data = damage(world, first.segment)
+    run(site, world)
+    assert second.segment is not None
+    hold = Held(second.segment, 1, 2, "found by another")
+    site.b.commit([], [append_of(Strand(DATASET, "a").ledger, hold, world.now_us)])
+
+    declare_lost(site, DATASET, second.segment, reason="gone")
+    put_back(world, data)
+    run(site, world)
+
+    assert landed(world, "a") == [(1, "1")]
+    assert tally(site, "a").visible_through == 2
+    assert not site.standing.pending(DATASET)
 
 
 # Loads beside flushes

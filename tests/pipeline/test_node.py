@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import strandline
 from strandline.dataset import SchemaBreaking, Strand
 from strandline.errors import UsageError
-from strandline.lake.iceberg import UnstampedRows, WarehouseMoved, table_marks
+from strandline.lake.iceberg import TableMissing, UnstampedRows, WarehouseMoved, table_marks
 from strandline.lake.maintenance import snapshots
 from strandline.persist import kv_delete, kv_get, read
 from strandline.pipeline.config import FILE_NAME
@@ -301,9 +301,12 @@ def test_a_query_is_no_way_into_the_tables(node: Node) -> None:  # L-STAMP-1, F-
         "DROP TABLE strandline.datasets.guarded",
         "WITH x AS (SELECT 1) INSERT INTO strandline.datasets.guarded SELECT * FROM x",
         "/* select */ DELETE FROM strandline.datasets.guarded",
+        "FROM guarded INSERT INTO strandline.datasets.guarded SELECT *",
     ):
         with pytest.raises(UsageError, match="is no query"):
             node.sql(statement)
+    with pytest.raises(UsageError, match="not public"):
+        node.sql("SELECT _sl_seq FROM strandline.datasets.guarded")
     assert node.sql("WITH x AS (SELECT n FROM guarded) SELECT ') insert' AS t, n FROM x").count() == 1
 
 
@@ -386,6 +389,67 @@ def test_a_restored_store_is_raised_above_its_tables(node: Node, tmp_path: Path)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             open_here(home).append("restored", numbers(5), source="a")
+
+
+def test_rows_pending_in_a_backup_and_landed_since_do_not_land_again(node: Node, tmp_path: Path) -> None:
+    """L-SEQ-9, invariant 1."""
+    node.append("again", numbers(1), source="a")
+    node.flush("again")
+    node.append("again", numbers(2, 3), source="a")
+    home = node.config.home
+    node.close()
+    shutil.copy(home / "strandline.db", tmp_path / "copy.db")
+    with open_here(home) as later:
+        later.flush("again")
+    for file in home.glob("strandline.db*"):
+        file.unlink()
+    shutil.copy(tmp_path / "copy.db", home / "strandline.db")
+
+    with open_here(home) as old:
+        with pytest.warns(StoreBehindTables):
+            old.append("again", numbers(4), source="a")
+        old.flush("again")
+
+        assert [(seq, row["n"]) for _, seq, _, row in stored(old, "again")] == [
+            (1, 1),
+            (2, 2),
+            (3, 3),
+            (4, 4),
+        ]
+        assert old.site.standing.tally(Strand("again", "a")).visible_through == 4
+
+
+def test_a_writer_compares_the_store_with_its_tables_too(node: Node, tmp_path: Path) -> None:  # F-7
+    node.append("written", numbers(1, 2), source="a")
+    node.flush("written")
+    home = node.config.home
+    node.close()
+    (home / "strandline.db").rename(tmp_path / "lost.db")
+
+    with (
+        open_here(home) as anew,
+        pytest.warns(StoreBehindTables),
+        anew.writer("written", source="a") as writer,
+    ):
+        assert writer.write({"n": 3}).result(30).seq == 3
+
+
+def test_a_table_that_is_lost_is_not_made_anew(node: Node, tmp_path: Path) -> None:  # G-3, L-CTL-7
+    node.append("lost", numbers(1), source="a")
+    node.flush("lost")
+    node.spark.sql("DROP TABLE strandline.datasets.lost")
+    node.append("lost", numbers(2), source="a")
+
+    with pytest.raises(TableMissing):
+        node.flush("lost")
+    assert node.site.standing.tally(Strand("lost", "a")).pending_rows == 1
+
+
+def test_a_flush_of_many_sources_needs_one_open_file_a_task(node: Node) -> None:  # L-COST-5
+    node.append("crowd", [{"n": i, "source": f"s{i:04}"} for i in range(600)])
+
+    assert node.flush("crowd").rows == 600
+    assert node.read("crowd").select("source").distinct().count() == 600
 
 
 def test_a_warehouse_that_moved_is_never_taken_for_an_empty_one(

@@ -100,7 +100,10 @@ def _format_of(paths: tuple[str, ...]) -> str:
 
 
 def _options(kind: str, given: tuple[str, ...]) -> dict[str, str]:
-    options = {"header": "true"} if kind == "csv" else {}
+    # Spark's default takes a line that it cannot read for one of nulls, and drops what is too much in it.
+    options = {"mode": "FAILFAST"} if kind in ("csv", "json") else {}
+    if kind == "csv":
+        options["header"] = "true"
     for each in given:
         name, separator, value = each.partition("=")
         if not (name and separator):

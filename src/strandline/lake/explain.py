@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.lake.iceberg import SnapshotGone, load_table
 from strandline.lake.settings import LakeSettings
-from strandline.ranges import Range
+from strandline.ranges import Range, RangeSet
 
 if TYPE_CHECKING:
     from pyiceberg.expressions import BooleanExpression
@@ -58,6 +58,14 @@ def explain(
         bytes=sum(task.file.file_size_in_bytes for task in tasks),
         rows_at_most=sum(task.file.record_count for task in tasks),
     )
+
+
+def seqs_in_table(lake: LakeSettings, dataset: str, source: str, asked: Range) -> list[Range]:
+    """Which seqs of a range have a row; reads that column of the files that may hold them. For repairs."""
+    table = load_table(lake, dataset)
+    scan = table.scan(row_filter=_matching(source, asked, None), selected_fields=("_sl_seq",))
+    seqs = scan.to_arrow().column("_sl_seq").to_pylist()
+    return list(RangeSet.of(Range(seq - 1, seq) for seq in seqs).ranges)
 
 
 def _data_files(snapshot: "Snapshot", io: "FileIO") -> int:

@@ -100,9 +100,10 @@ class Found:
 class Tables(Protocol):
     """What flush and load ask of the lake. Any call may fail after it had its effect: look, never assume."""
 
-    def ensure(self, dataset: Dataset) -> None:
-        """Make the table, or grow it to the dataset's columns. SchemaBreaking or PartitionDrift if it cannot
-        hold the rows; nothing was written then."""
+    def ensure(self, dataset: Dataset, *, has_landed: bool = False) -> None:
+        """Make the table, or grow it to the dataset's columns. Where rows have landed it must be there:
+        TableMissing if it is not, since a new one would hide them. SchemaBreaking or PartitionDrift if it
+        cannot hold the rows; nothing was written then."""
 
     def stage(self, landing: Landing, *, settle: Settle | None = None) -> None:
         """Write the rows under the landing's id, invisible to readers. SegmentUnreadable names the segment

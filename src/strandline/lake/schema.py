@@ -35,7 +35,6 @@ _TRIES: Final = 5
 _PROPERTIES: Final = {
     "write.wap.enabled": "true",  # without it a stage would be visible at once
     "write.distribution-mode": "none",
-    "write.spark.fanout.enabled": "true",
     "write.parquet.row-group-size-bytes": "4194304",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -122,7 +121,10 @@ def columns_sql(dataset: Dataset, stamps: Iterable[str]) -> str:
 
 
 def properties(dataset: Dataset) -> dict[str, str]:
-    return {**_PROPERTIES, **(_IDENTITY_PROPERTIES if dataset.identity else {})}
+    """A task has its rows in order of source and seq, so it needs one open file at a time, however many
+    sources it has. Only in buckets the sources of one partition are apart."""
+    fanout = {"write.spark.fanout.enabled": "true" if dataset.source_buckets else "false"}
+    return {**_PROPERTIES, **fanout, **(_IDENTITY_PROPERTIES if dataset.identity else {})}
 
 
 def partitioning(dataset: Dataset) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from strandline.dataset import SOURCE, Dataset
 from strandline.errors import HeldError, NotFoundError, StrandlineError, UnavailableError
 from strandline.lake import history, load_input, pieces
 from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION
-from strandline.lake.iceberg import load_table
+from strandline.lake.iceberg import TableMissing, load_table
 from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, LoadLanding
 from strandline.lake.schema import (
     AT,
@@ -80,10 +80,14 @@ class IcebergTables:
     def table_name(self, dataset: str) -> str:
         return table_name(dataset)
 
-    def ensure(self, dataset: Dataset) -> None:
+    def ensure(self, dataset: Dataset, *, has_landed: bool = False) -> None:
         shape = self._shape(dataset.name)
         if shape is not None and self._ensured.get(dataset.name) == (dataset, shape):
             return  # nobody has touched the schema since this process made sure of it
+        if has_landed:
+            with spark_errors("look for", table_name(dataset.name)):
+                if not self._spark.catalog.tableExists(table_name(dataset.name)):
+                    raise TableMissing(dataset.name)
         ensure_table(self._spark, dataset, format=self._lake.format)
         self._ensured[dataset.name] = (dataset, self._shape(dataset.name))
 

@@ -211,10 +211,14 @@ class _Attempt:
 
     def _settled(self, expected: list[Expectation], writes: list[Write]) -> Conflict | None:
         """Commit; where the answer is lost, repeat it until the marker or a conflict tells."""
+        is_unknown = False
         for is_last in (False, False, True):
             try:
                 outcome = self._site.b.commit(expected, writes)
-            except OutcomeUnknown as error:
+            except UnavailableError as error:
+                if not is_unknown and not isinstance(error, OutcomeUnknown):
+                    raise  # nothing was written
+                is_unknown = True
                 if is_last:
                     raise OutcomeUnknown(
                         f"the answer to an append to {self._dataset.name!r} was lost; repeat it with "
@@ -363,9 +367,11 @@ def retry_quarantined(site: Site, dataset: str, entry: int) -> Receipt:
 
     The entry leaves quarantine in the transaction that numbers its rows.
     """
-    found = quarantine.entry_named(site.b, dataset, entry)
     stream = quarantine.quarantine_stream(dataset)
-    expected = [ExpectSeq(stream, site.b.last_seq(stream))]
+    expected = [
+        ExpectSeq(stream, site.b.last_seq(stream))
+    ]  # read first: a retry or drop in between is a conflict
+    found = quarantine.entry_named(site.b, dataset, entry)
     return append(
         site,
         dataset,
@@ -379,6 +385,10 @@ def retry_quarantined(site: Site, dataset: str, entry: int) -> Receipt:
 
 def drop_quarantined(site: Site, dataset: str, entry: int, *, reason: str) -> int:
     """Give the rows of an entry up; how many there were."""
-    found = quarantine.entry_named(site.b, dataset, entry)
-    site.b.commit([], [quarantine.dropped(dataset, found, reason, site.clock.now_us())])
-    return found.count
+    stream = quarantine.quarantine_stream(dataset)
+    while True:
+        expected = ExpectSeq(stream, site.b.last_seq(stream))
+        found = quarantine.entry_named(site.b, dataset, entry)
+        dropped = quarantine.dropped(dataset, found, reason, site.clock.now_us())
+        if not isinstance(site.b.commit([expected], [dropped]), Conflict):
+            return found.count

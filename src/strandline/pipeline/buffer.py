@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from strandline.dataset import SchemaBreaking
+from strandline.dataset import SchemaBreaking, SourceInvalid
 from strandline.errors import UnavailableError, UsageError
 from strandline.pipeline.append import Receipt, append
 from strandline.pipeline.site import Site
@@ -36,7 +36,7 @@ class NotAcknowledged(UnavailableError):
     def __init__(self, rows: int, cause: str) -> None:
         super().__init__(
             f"{rows:,} rows were not acknowledged: {cause}",
-            hint="each row's acknowledgement says why; hand those rows in again",
+            hint="each row's acknowledgement says why; hand in again those whose outcome is not unknown",
         )
         self.rows = rows
 
@@ -95,7 +95,8 @@ class BufferedWriter:
     def write(self, row: Mapping[str, Any]) -> "Future[Ack]":
         """Hand a row in. Its result comes when it is durable; waits or refuses while too many wait
         already."""
-        waiting = _Waiting(row, _size(row), Future())
+        size = _size(row)
+        waiting = _Waiting(dict(row), size, Future())  # a copy: the caller may fill its own anew
         with self._changed:
             while self._is_full() and not self._is_closed:
                 if self._on_full == "refuse":
@@ -168,6 +169,8 @@ class BufferedWriter:
             count = self._group_size()
             group, self._waiting = self._waiting[:count], self._waiting[count:]
             self._bytes -= sum(each.size for each in group)
+            for each in group:
+                each.ack.set_running_or_notify_cancel()
             self._first_at = time.monotonic()
             self._in_flight = len(group)
             self._changed.notify_all()
@@ -201,7 +204,7 @@ class BufferedWriter:
                     source=self._source,
                     request_id=request,
                 )
-            except (BadRows, SchemaBreaking) as error:
+            except (BadRows, SchemaBreaking, SourceInvalid) as error:
                 # Nothing was written. The rows that cannot be stored fail, the others go on without them.
                 bad = {refusal.row for refusal in error.refusals}
                 self._fail([each for i, each in enumerate(group) if i in bad], error)
@@ -221,14 +224,16 @@ class BufferedWriter:
             self._failed += len(group)
             self._failure = error
         for each in group:
-            each.ack.set_exception(error)
+            if not each.ack.cancelled():
+                each.ack.set_exception(error)
 
     def _acknowledge(self, group: Sequence[_Waiting], receipt: Receipt) -> None:
         dataset = self._site.schema(self._dataset).dataset
         next_seq = {source: range_.lo + 1 for source, range_ in receipt.ranges.items()}
         for each in group:
             source = source_of(dataset, each.row, self._source)
-            each.ack.set_result(Ack(source, next_seq[source]))
+            if not each.ack.cancelled():  # the row is stored all the same
+                each.ack.set_result(Ack(source, next_seq[source]))
             next_seq[source] += 1
 
 

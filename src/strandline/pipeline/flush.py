@@ -17,7 +17,7 @@ from strandline.ledger.spool import pending
 from strandline.persist import Conflict, ExpectSeq
 from strandline.persist.backend import Write
 from strandline.pipeline.land import look, publish, record
-from strandline.pipeline.lease import Lease, LeaseHeld, LeaseLost, held, take_lease
+from strandline.pipeline.lease import Lease, LeaseHeld, LeaseLost, held
 from strandline.pipeline.load import settle_load
 from strandline.pipeline.plan import (
     FlushPlan,
@@ -132,13 +132,11 @@ def settle_loads(site: Site, tables: Tables, dataset: str) -> dict[str, bool]:
         plan = open_plan(site.b, dataset, number, event)
         if isinstance(plan, LoadPlan):
             try:
-                lease = take_lease(site.b, site.clock, f"load/{plan.load}")
+                with held(site.b, site.clock, f"load/{plan.load}") as lease:
+                    if number in site.standing.numbers(dataset).open:  # else its holder has just ended it
+                        settled[plan.load] = settle_load(site, tables, dataset, plan, lease) is not None
             except LeaseHeld:
                 continue
-            try:
-                settled[plan.load] = settle_load(site, tables, dataset, plan, lease) is not None
-            finally:
-                lease.release()
     return settled
 
 
@@ -201,7 +199,8 @@ class _Run:
         while True:
 
             def stage(plan: FlushPlan = plan) -> None:
-                self._tables.ensure(dataset)
+                has_landed = self._site.standing.numbers(self._dataset).has_landed
+                self._tables.ensure(dataset, has_landed=has_landed)
                 reach("flush.ensured")
                 self._tables.stage(plan.landing(dataset), settle=self._settle)
 

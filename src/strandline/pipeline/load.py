@@ -242,14 +242,14 @@ def settle_load(
     found = Found(None, ()) if is_fresh else look(tables, dataset, plan.id)
     is_begun = is_fresh or found.published is not None or bool(found.staged)
     if not is_begun and not tables.has_input(plan.input):
-        tables.ensure(schema)
+        tables.ensure(schema, has_landed=site.standing.numbers(dataset).has_landed)
         reach("load.burn")
         tables.burn(dataset, plan.id)
         reach("load.burned")
         found = look(tables, dataset, plan.id)
 
     def stage() -> None:
-        tables.ensure(schema)
+        tables.ensure(schema, has_landed=site.standing.numbers(dataset).has_landed)
         reach("load.ensured")
         landing: LoadLanding = plan.landing(schema)
         tables.stage(landing)

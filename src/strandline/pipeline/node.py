@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 from strandline.clock import Clock
 from strandline.errors import StrandlineError, UsageError
+from strandline.lake.settings import CATALOG
 from strandline.persist import Conflict, ExpectSeq
 from strandline.pipeline import quarantine
 from strandline.pipeline.append import OnBad, Receipt, Rows, append, drop_quarantined, retry_quarantined
 from strandline.pipeline.buffer import BufferedWriter, OnFull
 from strandline.pipeline.config import FILE_NAME, Config, default_config, load_config
-from strandline.pipeline.flush import FlushReport, FlushResult, flush
+from strandline.pipeline.flush import WAIT_S, FlushReport, FlushResult, flush
 from strandline.pipeline.housekeeping import expire_snapshots
+from strandline.pipeline.lease import LeaseHeld
 from strandline.pipeline.registry import dataset_stream, declared
 from strandline.pipeline.site import open_site
 from strandline.pipeline.token import Token
@@ -117,6 +119,7 @@ class Node:
     ) -> BufferedWriter:
         """For producers of single rows: they are grouped, and each is acknowledged when its group is
         durable."""
+        self._open_for_write()
         return BufferedWriter(
             self.site,
             dataset,
@@ -154,12 +157,20 @@ class Node:
 
     # Rows into tables
 
-    def flush(self, dataset: str, *, tell: Callable[[FlushResult], None] | None = None) -> FlushReport:
+    def flush(
+        self,
+        dataset: str,
+        *,
+        timeout_s: float = WAIT_S,
+        tell: Callable[[FlushResult], None] | None = None,
+    ) -> FlushReport:
         """Land everything that is pending now. Where nothing is, no Spark is started."""
         self._open_for_write()
         if not self._has_work(dataset):
             return FlushReport(dataset)
-        report = flush(self.site, self.tables, dataset, settle=self._settle.get(dataset), tell=tell)
+        report = flush(
+            self.site, self.tables, dataset, settle=self._settle.get(dataset), timeout_s=timeout_s, tell=tell
+        )
         if self.tables.snapshot_count(dataset) > self.config.compaction.max_snapshots:
             self.expire_snapshots(dataset)
         return report
@@ -278,12 +289,18 @@ class Node:
         `[spool] max_age_s`; `never` leaves it."""
         if mode not in ("never", "auto", "always"):
             raise UsageError(f"refresh is {mode!r:.80}", hint="'never', 'auto' or 'always'")
-        if mode == "never" or not self._has_work(dataset):
+        self.site.known(dataset)
+        if mode == "never" or not self.site.standing.pending(dataset):
             return None
         age_us = self.site.clock.now_us() - self.site.standing.numbers(dataset).flushed_at
         if mode == "auto" and age_us < self.site.spool.max_age_s * 1_000_000:
             return None
-        return self.flush(dataset)
+        try:
+            return self.flush(dataset, timeout_s=WAIT_S if mode == "always" else 0)
+        except LeaseHeld:
+            if mode == "always":
+                raise
+            return None  # another lands these rows right now; what has landed is read meanwhile
 
     def _has_table(self, dataset: str) -> bool:
         """Something was planned: before that there may be no table, and nothing is visible."""
@@ -355,13 +372,18 @@ def open_node(
 
 
 def _refuse_writes(query: str) -> None:
-    """A statement that is no query. What `with` leads to is looked for behind its closing bracket."""
+    """A statement that is no query, or that goes past the datasets; what stands in quotes does not count."""
     bare = _QUOTED.sub(" ", query)
     first = re.match(r"[\s(]*(\w*)", bare)
     word = first[1].lower() if first else ""
-    written = re.search(r"\)\s*(insert|merge|update|delete)\b", bare, re.IGNORECASE)
-    if word not in _READS or (word in ("with", "explain") and written):
+    written = re.search(r"\b(insert|merge|update|delete|overwrite)\b", bare, re.IGNORECASE)
+    if word not in _READS or written:
         raise UsageError(
-            f"{word or query!r:.40} is no query",
+            f"{written[1] if written else word or query!r:.40} is no query",
             hint=f"it begins with one of {', '.join(_READS)}; rows come in by append and load",
+        )
+    if re.search(rf"\b{CATALOG}\s*\.", bare, re.IGNORECASE):
+        raise UsageError(
+            "a query over the tables themselves would see rows and columns that are not public",
+            hint="name the dataset alone",
         )

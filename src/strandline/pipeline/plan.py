@@ -242,6 +242,7 @@ class Numbers:
     last: int = 0
     open: Mapping[int, int] = field(default_factory=dict)
     flushed_at: int = 0
+    has_landed: bool = False  # whether the table must be there
 
     @property
     def visible(self) -> int:
@@ -256,9 +257,9 @@ def with_event(numbers: Numbers, event: Event) -> Numbers:
     if event.type in CLOSING:
         still = {each: at for each, at in numbers.open.items() if each != number}
         at = int(event.at) if event.type == "committed" else numbers.flushed_at
-        return replace(numbers, open=still, flushed_at=at)
+        return replace(numbers, open=still, flushed_at=at, has_landed=True)
     if event.type == "raised":
-        return replace(numbers, last=number)
+        return replace(numbers, last=number, has_landed=True)
     if event.type == "amended":
         return numbers
     raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")

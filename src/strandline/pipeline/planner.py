@@ -13,7 +13,7 @@ from strandline.lake.landing import Piece
 from strandline.ledger.entry import Held, append_of
 from strandline.ledger.spool import Pending, pending
 from strandline.ledger.tally import Tally
-from strandline.persist.backend import Write
+from strandline.persist import Append
 from strandline.pipeline.plan import Share
 from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet
@@ -27,31 +27,42 @@ class Choice:
     """What a flush would take of each strand, and the writes that record what it found damaged."""
 
     strands: Mapping[str, Share]
-    holds: list[Write]
+    holds: list[Append]
 
 
 def choose(site: Site, dataset: str, until: Mapping[str, int]) -> Choice:
     """The oldest pending rows up to `until[source]` of each strand. Each strand lands in seq order: it
-    stops in front of a damaged segment, and the others go on."""
+    stops in front of a damaged segment, and the others go on as if it had nothing behind that."""
     tallies = {source: each for source, each in site.standing.pending(dataset).items() if source in until}
-    taken = list(_oldest(site, dataset, tallies, until))
-    faults = _faults(site, taken)
+    ends = dict(until)
+    faults: dict[str, str | None] = {}
+    holds: dict[str, Append] = {}
+    while True:
+        taken = list(_oldest(site, dataset, tallies, ends))
+        _look_at(site, taken, faults)
+        damaged = [(source, each) for source, each in taken if faults[each.entry.segment.cid] is not None]
+        if not damaged:
+            break
+        for source, each in damaged:
+            if each.lo < ends[source]:
+                ends[source] = each.lo
+                holds[source] = _hold(site, dataset, source, each, str(faults[each.entry.segment.cid]))
     strands: dict[str, list[Pending]] = {}
-    holds: list[Write] = []
-    stopped: set[str] = set()
     for source, each in taken:
-        if source in stopped:
-            continue
-        fault = faults[each.entry.segment.cid]
-        if fault is None:
-            strands.setdefault(source, []).append(each)
-            continue
-        stopped.add(source)
-        known = {(hold.lo, hold.hi) for hold in tallies[source].holds}
-        if (each.lo, each.hi) not in known:
-            held = Held(each.entry.segment.cid, each.lo, each.hi, fault)
-            holds.append(append_of(Strand(dataset, source).ledger, held, site.clock.now_us()))
-    return Choice({source: share_of(source, parts) for source, parts in strands.items()}, holds)
+        strands.setdefault(source, []).append(each)
+    shares = {source: share_of(source, parts) for source, parts in strands.items()}
+    new = [hold for source, hold in holds.items() if not _is_held(tallies[source], hold)]
+    return Choice(shares, new)
+
+
+def _hold(site: Site, dataset: str, source: str, each: Pending, fault: str) -> Append:
+    """Of the whole entry, whichever part of it this flush would have taken."""
+    held = Held(each.entry.segment.cid, each.lo, each.entry.hi, fault)
+    return append_of(Strand(dataset, source).ledger, held, site.clock.now_us())
+
+
+def _is_held(tally: Tally, hold: Append) -> bool:
+    return any((each.lo, each.hi) == (hold.data["lo"], hold.data["hi"]) for each in tally.holds)
 
 
 def share_of(source: str, parts: list[Pending]) -> Share:
@@ -102,16 +113,13 @@ def _cut(each: Pending, rows: int) -> Pending:
     return Pending(each.event, each.at, each.entry, each.lo, each.lo + rows)
 
 
-def _faults(site: Site, taken: list[tuple[str, Pending]]) -> dict[str, str | None]:
+def _look_at(site: Site, taken: list[tuple[str, Pending]], faults: dict[str, str | None]) -> None:
     """The verdict on each segment, found once. Storage that does not answer raises: that is no verdict."""
-    segments = {each.entry.segment.cid: each.entry for _, each in taken}
-    if not segments:
-        return {}
-    with ThreadPoolExecutor(min(_CHECKERS, len(segments))) as pool:
-        found = pool.map(
-            lambda entry: segment_fault(site.content, entry.segment, entry.of), segments.values()
-        )
-        return dict(zip(segments, found, strict=True))
+    new = {each.entry.segment.cid: each.entry for _, each in taken if each.entry.segment.cid not in faults}
+    if new:
+        with ThreadPoolExecutor(min(_CHECKERS, len(new))) as pool:
+            found = pool.map(lambda entry: segment_fault(site.content, entry.segment, entry.of), new.values())
+            faults.update(zip(new, found, strict=True))
 
 
 def without(strands: Mapping[str, Share], cid: str) -> tuple[dict[str, Share], dict[str, Range]]:

@@ -43,6 +43,22 @@ class QuarantineEntry:
     rows: BlobRef
 
 
+class NotGivenBack:
+    """A value that could not be kept, only shown. No column takes it, so its row stays in quarantine."""
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+
+    def __repr__(self) -> str:
+        return self.shown
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NotGivenBack) and other.shown == self.shown
+
+    def __hash__(self) -> int:
+        return hash(self.shown)
+
+
 def quarantine_stream(dataset: str) -> str:
     return f"quarantine/{dataset}"
 
@@ -130,9 +146,9 @@ def _tagged(value: Any) -> Any:  # one return a kind
         return value if math.isfinite(value) else {"$float": repr(value)}
     if kind is bytes:
         return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, datetime):
+    if kind is datetime:
         return {"$datetime": value.isoformat()}
-    if isinstance(value, date):
+    if kind is date:
         return {"$date": value.isoformat()}
     if isinstance(value, Decimal):
         return {"$decimal": str(value)}
@@ -173,5 +189,5 @@ _UNTAG: Final[Mapping[str, Any]] = {
     "$float": float,
     "$int": int,
     "$items": lambda items: {_given(key): _given(each) for key, each in items},
-    "$repr": lambda text: text,
+    "$repr": NotGivenBack,
 }

@@ -13,14 +13,23 @@ import warnings
 from dataclasses import dataclass
 
 from strandline.dataset import Strand
-from strandline.lake.iceberg import TableMarks, UnstampedRows, table_history, table_marks, table_pointers
+from strandline.lake.explain import seqs_in_table
+from strandline.lake.iceberg import (
+    TableMarks,
+    UnstampedRows,
+    table_history,
+    table_marks,
+    table_pointers,
+)
 from strandline.lake.settings import LakeSettings
-from strandline.ledger.entry import Raised, append_of
+from strandline.ledger.entry import Entry, Flushed, Raised, append_of
 from strandline.ledger.numbers import floor_key, head_of
+from strandline.ledger.spool import pending
 from strandline.persist import Append, Conflict, ExpectSeq, Put
 from strandline.persist.backend import Expectation, Write
 from strandline.pipeline.plan import flush_stream, plan_of, plans_after
 from strandline.pipeline.site import Site
+from strandline.ranges import Range, RangeSet
 
 SWEEP_PAUSED = "sweep/paused"
 
@@ -53,7 +62,7 @@ def reconcile(site: Site, lake: LakeSettings) -> list[Raise]:
                 marks = table_marks(lake, dataset)
             except UnstampedRows:
                 continue  # no number of ours is in it; a flush into it is refused
-            found = _raise_behind(site, dataset, marks)
+            found = _raise_behind(site, lake, dataset, marks)
             if found is not None:
                 raised.append(found)
         site.b.kv_put(f"table/{dataset}", pointer)
@@ -61,19 +70,27 @@ def reconcile(site: Site, lake: LakeSettings) -> list[Raise]:
 
 
 def _knows_newest(site: Site, lake: LakeSettings, dataset: str) -> bool:
-    """Whether the newest flush in the table is one that this store planned."""
-    newest = table_history(lake, dataset).newest_flush_id
-    if newest is None:
+    """Whether the newest flush in the table, and the one with the highest number, are ones that this store
+    planned: a load may publish after a flush of a higher number."""
+    history = table_history(lake, dataset)
+    if history.newest_flush_id is None:
         return False
-    number = newest.removeprefix(f"{dataset}-").partition("-")[0]
-    if not number.isdecimal():
-        return False
-    return any(
-        plan_of(event).id == newest for _, event in plans_after(site.b, dataset, int(number) - 1, int(number))
-    )
+    highest = max(history.flush_ids, key=lambda id_: _number(dataset, id_))
+    return all(_is_planned(site, dataset, id_) for id_ in {history.newest_flush_id, highest})
 
 
-def _raise_behind(site: Site, dataset: str, marks: TableMarks) -> Raise | None:
+def _is_planned(site: Site, dataset: str, id_: str) -> bool:
+    number = _number(dataset, id_)
+    return any(plan_of(event).id == id_ for _, event in plans_after(site.b, dataset, number - 1, number))
+
+
+def _number(dataset: str, id_: str) -> int:
+    """The flush number in an id; 0 of one that is not ours."""
+    text = id_.removeprefix(f"{dataset}-").partition("-")[0]
+    return int(text) if text.isdecimal() else 0
+
+
+def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMarks) -> Raise | None:
     stream = flush_stream(dataset)
     while True:
         at, event = site.clock.now_us(), site.b.last_seq(stream)
@@ -89,10 +106,16 @@ def _raise_behind(site: Site, dataset: str, marks: TableMarks) -> Raise | None:
         for source in _sources(site, dataset, marks):
             strand, highest = Strand(dataset, source), marks.max_seq(source)
             head = head_of(site.b, strand)
+            entries: list[Entry] = []
+            if landed := _landed_unknown(site, lake, strand, highest):
+                # Pending when the backup was made, and landed since by a flush that it does not know.
+                entries.append(Flushed(marks.max_flush, tuple(landed), sum(map(len, landed)), 0, 0))
             if head.hi < highest:
-                expected.append(ExpectSeq(strand.ledger, head.event))
-                writes.append(append_of(strand.ledger, Raised(head.hi, highest, "the table has them"), at))
+                entries.append(Raised(head.hi, highest, "the table has them"))
                 seqs[source] = highest
+            if entries:
+                expected.append(ExpectSeq(strand.ledger, head.event))
+                writes += [append_of(strand.ledger, entry, at) for entry in entries]
         if marks.source_buckets and marks.max_seqs:
             # A bucket does not tell its sources: a strand that comes later starts above all of them.
             writes.append(Put(floor_key(dataset), max(marks.max_seqs.values())))
@@ -110,6 +133,17 @@ def _raise_behind(site: Site, dataset: str, marks: TableMarks) -> Raise | None:
                 stacklevel=2,
             )
             return Raise(dataset, number, seqs)
+
+
+def _landed_unknown(site: Site, lake: LakeSettings, strand: Strand, highest: int) -> list[Range]:
+    """Of the rows that this store has pending, those that are in the table."""
+    tally = site.standing.tally(strand)
+    found = []
+    for each in pending(site.b, strand, tally):
+        if each.lo >= highest:
+            break
+        found += seqs_in_table(lake, strand.dataset, strand.source, Range(each.lo, min(each.hi, highest)))
+    return list(RangeSet.of(found).ranges)
 
 
 def _sources(site: Site, dataset: str, marks: TableMarks) -> list[str]:

@@ -67,7 +67,12 @@ def declare_lost(site: Site, dataset: str, segment: str, *, reason: str) -> dict
         at = site.clock.now_us()
         writes, lost = [], {}
         for source, each in _held(site, dataset, segment):
-            entry = Lost(segment, each.lo, each.hi, reason, each.bytes, each.event + 1)
+            # Rows of older entries may still be pending, held for another segment: then reading begins there.
+            first = next(
+                pending(site.b, Strand(dataset, source), site.standing.tally(Strand(dataset, source)))
+            )
+            after = each.event + 1 if first.event == each.event else 0
+            entry = Lost(segment, each.lo, each.hi, reason, each.bytes, after)
             writes.append(append_of(Strand(dataset, source).ledger, entry, at))
             lost[source] = (each.lo, each.hi)
         if not writes:

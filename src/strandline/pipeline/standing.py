@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from strandline.dataset import Strand, decode_source
-from strandline.errors import UnavailableError
+from strandline.errors import NotStorable, UnavailableError
 from strandline.ledger.entry import ControlUnreadable, entry_of
 from strandline.ledger.tally import Hold, Tally, with_entry
 from strandline.persist import (
@@ -26,7 +26,7 @@ from strandline.pipeline.plan import Numbers, with_event
 from strandline.ranges import Range, RangeSet
 
 _SNAPSHOT: Final = "standing"
-_VERSION: Final = "1"
+_VERSION: Final = "2"
 _LEAST_EVENTS: Final = 2_000
 
 
@@ -59,8 +59,11 @@ class Standing:
         """Called by writers, after what they came for is done: looking never writes."""
         with self._lock:
             if self._position - self._kept > max(_LEAST_EVENTS, self._strand_count()):
-                with suppress(UnavailableError):  # it is a cache; the next writer keeps it
+                # It is a cache, and the rows are stored: neither a store that does not answer now, nor a fold
+                # too large for one value, may fail who came to append.
+                with suppress(UnavailableError, NotStorable):
                     self._keep()
+                self._kept = self._position
 
     # What can be asked. Each catches up.
 
@@ -135,8 +138,8 @@ class Standing:
         if kept.value is not None and kept.value["version"] == _VERSION:
             for dataset, source, *tally in kept.value["strands"]:
                 self._set(dataset, source, _tally(tally))
-            for dataset, last, open_, flushed_at in kept.value["numbers"]:
-                self._numbers[dataset] = Numbers(last, dict(open_), flushed_at)
+            for dataset, last, open_, flushed_at, has_landed in kept.value["numbers"]:
+                self._numbers[dataset] = Numbers(last, dict(open_), flushed_at, has_landed)
             self._schemas = dict(kept.value["schemas"])
             self._position = self._kept = kept.seq
             self._pending_bytes = sum(each.pending_bytes for each in self._all_tallies())
@@ -156,13 +159,13 @@ class Standing:
                     each.last,
                     [[number, event] for number, event in each.open.items()],
                     each.flushed_at,
+                    each.has_landed,
                 ]
                 for dataset, each in self._numbers.items()
             ],
             "schemas": dict(self._schemas),
         }
         snapshot_save(self._b, _SNAPSHOT, ProjectionState(value, self._position))
-        self._kept = self._position
 
     def _all_tallies(self) -> Iterator[Tally]:
         for strands in self._strands.values():
