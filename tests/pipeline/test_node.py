@@ -213,6 +213,36 @@ def test_over_all_sources_the_order_is_flush_source_seq_and_tokens_stand_between
     assert rest[-1][1] == node.end("all")
 
 
+def test_pages_are_bounded_in_bytes_whatever_their_rows(node: Node) -> None:  # L-READ-11
+    for source in ("a", "b"):
+        node.append("wide", [{"text": f"{i:03}" + "x" * 10_000} for i in range(30)], source=source)
+    node.flush("wide")
+
+    for scan in (
+        node.scan("wide", source="a", max_bytes=50_000),
+        node.scan("wide", source="b", max_bytes=50_000),
+        node.scan("wide", max_bytes=50_000),
+    ):
+        pages = list(scan)
+        assert max(len(page.rows) for page in pages) <= 5
+        texts = [row["text"][:3] for page in pages for row in page.rows]
+        assert texts == [f"{i:03}" for i in range(30)] * (len(texts) // 30)
+        assert pages[-1].token == scan.end
+
+
+def test_a_flush_whose_last_rows_are_gone_is_passed_all_the_same(node: Node) -> None:  # L-READ-4
+    node.settle("tail", lambda rows: rows.where("n < 3"))
+    node.append("tail", numbers(1, 2, 3), source="a")
+    node.append("tail", numbers(4), source="b")
+    node.flush("tail")
+
+    scan = node.scan("tail")
+
+    assert [row["n"] for page in scan for row in page.rows] == [1, 2]
+    assert [page.token for page in node.scan("tail")][-1] == scan.end
+    assert list(node.scan("tail", since=scan.end)) == []
+
+
 def test_until_is_held_to_what_is_visible(node: Node) -> None:  # L-READ-3
     node.append("clamped", numbers(1, 2), source="a")
     node.flush("clamped")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strandline.cli.group import command, exit_code, tell
-from strandline.cli.home import Home, home_options, note_holder
+from strandline.cli.home import Home, home_options, note, note_holder
 from strandline.cli.output import print_json, print_table
 from strandline.errors import StrandlineError
 from strandline.ranges import Range
@@ -29,8 +29,8 @@ def flush_(home: Home, as_json: bool, dataset: str | None) -> int:
     are held back by a damaged segment: `strandline spool check` looks at it.
 
     With --json one object a dataset: dataset, rows, flushes (number, rows, bytes, files, ms, duplicates,
-    dropped, settle_failure, resumed, ranges by source), held (ranges by source); or dataset, error. Ranges
-    are [lo, hi], without lo.
+    dropped, settle_failure, resumed, ranges by source), held (ranges by source), landed_loads and
+    released_loads (of processes that died); or dataset, error. Ranges are [lo, hi], without lo.
     """
     with home.node() as node:
         names = [dataset] if dataset is not None else node.datasets()
@@ -55,8 +55,12 @@ def _flush_one(node: "Node", dataset: str, as_json: bool) -> int:
         print_json(_report_facts(report))
     elif report.flushes:
         _print_flushes(report)
-    else:
+    elif not (report.landed_loads or report.released_loads):
         click.echo(f"{dataset}: nothing to flush", err=True)
+    for load in report.landed_loads:
+        note(f"{dataset}: load {load}, whose process had died, has landed")
+    for load in report.released_loads:
+        note(f"{dataset}: load {load}, whose process had died, is released, its numbers a gap: run it again")
     if not report.held:
         return 0
     rows = sum(len(each) for ranges in report.held.values() for each in ranges)
@@ -84,6 +88,8 @@ def _report_facts(report: "FlushReport") -> dict[str, Any]:
         "rows": report.rows,
         "flushes": [_flush_facts(each) for each in report.flushes],
         "held": _ranges(report.held),
+        "landed_loads": list(report.landed_loads),
+        "released_loads": list(report.released_loads),
     }
 
 

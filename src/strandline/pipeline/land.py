@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Final
 
-from strandline.errors import NotFoundError, OutcomeUnknown, UnavailableError
+from strandline.errors import NotFoundError, OutcomeUnknown, StrandlineError, UnavailableError
 from strandline.failpoint import reach
 from strandline.lake.landing import Found, Published, Staged, Tables
 from strandline.persist import Conflict, ExpectSeq
@@ -50,7 +50,12 @@ def publish(
     version = plan.version if isinstance(plan, FlushPlan) else 0
     if found.published is None and _staged(found, version) is None:
         reach("land.stage")
-        stage()
+        try:
+            stage()
+        except StrandlineError:
+            # Whoever took over while this process slept may have landed it, and removed what it is made of.
+            if look(tables, dataset, plan.id).published is None:
+                raise
         reach("land.staged")
         found = look(tables, dataset, plan.id)
     if found.published is not None:

@@ -240,7 +240,9 @@ def settle_load(
     """Bring an open load to its end: landed, or, where its input is gone, released; then None."""
     schema = site.known(dataset).dataset
     found = Found(None, ()) if is_fresh else look(tables, dataset, plan.id)
-    is_begun = is_fresh or found.published is not None or bool(found.staged)
+    # The empty commit of a burn that was cut short is staged too, and is no beginning.
+    is_staged = any(each.version != BURNED for each in found.staged)
+    is_begun = is_fresh or found.published is not None or is_staged
     if not is_begun and not tables.has_input(plan.input):
         tables.ensure(schema, has_landed=site.standing.numbers(dataset).has_landed)
         reach("load.burn")

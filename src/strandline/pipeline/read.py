@@ -86,6 +86,7 @@ class Scan:
         self._max_rows, self._max_bytes = max_rows, max_bytes
         # Looked up after the bounds: the snapshot holds all that was visible then.
         self._snapshot: int | None = None
+        self._mean_bytes: float | None = None
         self.is_clamped = asked.is_clamped
         self.end = self._token(max(asked.until, asked.since))
 
@@ -108,27 +109,22 @@ class Scan:
         while since < until:
             window = Range(since, min(since + self._max_rows, until))
             table = self._read([Piece(source, window)])
-            since = window.hi
             if table.num_rows:
-                yield from self._cut(table, window.hi, is_done=since == until)
-            elif since < until:
+                # It may end before the window, by a gap or by its bytes: what follows is asked for again.
+                seqs = table.column(SEQ).to_pylist()
+                since = seqs[-1]
+                yield Page(self._rows(table), tuple(map(self._token, seqs)), self._token(since))
+            elif window.hi < until:
                 # A gap: a load that was released, or rows removed since. It is passed in one step.
-                found = self._retried(partial(self._next_seq, source, since, until))
+                found = self._retried(partial(self._next_seq, source, window.hi, until))
                 since = until if found is None else found - 1
+            else:
+                since = until
 
     def _next_seq(self, source: str, after: int, until: int) -> int | None:
         return self._reader().next_seq(
             self._dataset, source, after=after, until=until, snapshot=self._snapshot
         )
-
-    def _cut(self, table: pa.Table, through: int, *, is_done: bool) -> Iterator[Page]:
-        """Pages of at most `max_bytes` out of what one query gave."""
-        seqs = table.column("_sl_seq").to_pylist()
-        for first, last in _by_bytes(table, self._max_bytes):
-            rows = self._rows(table.slice(first, last - first))
-            afters = tuple(self._token(seq) for seq in seqs[first:last])
-            place = through if last == len(seqs) else seqs[last - 1]
-            yield Page(rows, afters, self.end if is_done and last == len(seqs) else self._token(place))
 
     # All sources: flush by flush; the plan of each says which ranges it holds
 
@@ -173,33 +169,45 @@ class Scan:
             yield from _ended(found)
 
     def _all_page(self, parts: "list[_Part]") -> Iterator[Page]:
-        if not parts:
-            return
-        table = self._read([Piece(part.source, part.seqs, part.flush) for part in parts])
-        if not table.num_rows:
-            return
-        ended = {part.flush for part in parts if part.is_last}
-        flushes = table.column("_sl_flush").to_pylist()
-        last_rows = {flush: index for index, flush in enumerate(flushes)}
-        for first, last in _by_bytes(table, self._max_bytes):
-            afters = tuple(
-                self._token(flushes[i]) if flushes[i] in ended and last_rows[flushes[i]] == i else None
-                for i in range(first, last)
+        """The rows of these parts, in one page or, where their bytes are too many, in several."""
+        while parts:
+            table = self._read([Piece(part.source, part.seqs, part.flush) for part in parts])
+            if not table.num_rows:
+                # Rows that are gone, at the end of a flush: it is passed all the same.
+                if parts[-1].is_last:
+                    yield Page((), (), self._token(parts[-1].flush))
+                return
+            flushes = table.column(FLUSH).to_pylist()
+            rest = _behind(
+                parts, flushes[-1], table.column(SOURCE)[-1].as_py(), table.column(SEQ)[-1].as_py()
             )
-            yield Page(self._rows(table.slice(first, last - first)), afters, afters[-1])
+            ended = {part.flush for part in parts if part.is_last} - {part.flush for part in rest}
+            last_rows = {flush: index for index, flush in enumerate(flushes)}
+            afters = tuple(
+                self._token(flush) if flush in ended and last_rows[flush] == index else None
+                for index, flush in enumerate(flushes)
+            )
+            yield Page(self._rows(table), afters, afters[-1])
+            parts = rest
 
     # Both
 
     def _read(self, pieces: list[Piece]) -> pa.Table:
-        return self._retried(
+        """One query. Counting bytes costs it time, so that is left out once rows are known to be small."""
+        is_small = self._mean_bytes is not None and self._mean_bytes * self._max_rows * 2 < self._max_bytes
+        table: pa.Table = self._retried(
             lambda: self._reader().page(
                 self._dataset,
                 pieces,
                 columns=self._columns,
                 snapshot=self._snapshot,
                 max_rows=self._max_rows,
+                max_bytes=None if is_small else self._max_bytes,
             )
         )
+        if table.num_rows:
+            self._mean_bytes = table.nbytes / table.num_rows
+        return table
 
     def _retried(self, ask: Callable[[], T]) -> T:
         """Where the pinned snapshot has expired, go on with the current one: rows can only have been
@@ -235,9 +243,12 @@ def _ended(ranges: Sequence[tuple[int, str, Range]]) -> Iterator[_Part]:
         yield _Part(flush, source, range_, index == len(ranges) or ranges[index][0] != flush)
 
 
-def _by_bytes(table: pa.Table, max_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cuts of about `max_bytes`, each of one row at least."""
-    rows = table.num_rows
-    width = max(rows * max_bytes // max(table.nbytes, 1), 1)
-    for first in range(0, rows, width):
-        yield first, min(first + width, rows)
+def _behind(parts: "Sequence[_Part]", flush: int, source: str, seq: int) -> "list[_Part]":
+    """What follows a row, in the order of flush, source and seq."""
+    rest = []
+    for part in parts:
+        if (part.flush, part.source) > (flush, source):
+            rest.append(part)
+        elif (part.flush, part.source) == (flush, source) and part.seqs.hi > seq:
+            rest.append(part._replace(seqs=Range(max(part.seqs.lo, seq), part.seqs.hi)))
+    return rest
