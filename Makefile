@@ -45,7 +45,20 @@ format: $(STAMP)  ## format the code, and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## measure, in some minutes, and publish docs/benchmarks; BENCH_ARGS="--quick --out build" does not
+# An environment beside ours: what the peers need must not come into our tests.
+.venv-peers/stamp: requirements/peers.txt | $(STAMP)
+	@rm -f $@; echo "installing requirements/peers.txt into .venv-peers" >&2; \
+	if command -v uv >/dev/null 2>&1; then \
+	    uv venv --quiet --clear --python $(BIN)/python .venv-peers && \
+	    uv pip install --quiet --python .venv-peers/bin/python --require-hashes -r requirements/peers.txt; \
+	else \
+	    $(BIN)/python -m venv --clear .venv-peers && \
+	    .venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	        -r requirements/peers.txt; \
+	fi
+	@touch $@
+
+bench: $(STAMP) .venv-peers/stamp  ## measure, in an hour, and publish docs/benchmarks; see BENCH_ARGS="--help"
 	$(BIN)/python -m benchmarks --out docs/benchmarks $(BENCH_ARGS)
 
 # PIN_ARGS="--upgrade" takes newer versions; without it only what pyproject.toml changed moves.
@@ -59,8 +72,9 @@ requirements:  ## pin requirements/*.txt anew
 	fi; \
 	"$$uv" $(PIN) --all-extras --group dev --output-file requirements/dev.txt pyproject.toml; \
 	"$$uv" $(PIN) --group postgres-binaries --constraint requirements/dev.txt \
-	    --output-file requirements/postgres-binaries.txt
+	    --output-file requirements/postgres-binaries.txt; \
+	"$$uv" $(PIN) --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
 
 clean:  ## remove what make made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf .venv .venv-peers .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

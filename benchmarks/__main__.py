@@ -1,17 +1,25 @@
-"""Asks every question: `make bench`."""
+"""Asks every question: `make bench`. `--only store` and `--only tables` ask some."""
 
 from benchmarks import (
+    does_a_flush_slow_down,
     how_do_threads_share,
+    how_fast_are_rows_end_to_end,
     how_fast_is_a_batch,
+    how_fast_is_a_flush,
+    how_fast_is_a_load,
     how_fast_is_a_read,
     how_fast_is_an_append,
+    how_fast_is_an_append_of_rows,
     how_fast_is_an_import,
+    how_long_is_a_cold_start,
+    how_much_does_a_backlog_cost,
+    how_much_does_a_read_open,
     how_much_does_http_cost,
     how_soon_does_a_follower_wake,
 )
 from benchmarks.frame import main
 
-QUESTIONS = (
+STORE = (
     how_fast_is_an_append,
     how_fast_is_a_batch,
     how_do_threads_share,
@@ -20,6 +28,22 @@ QUESTIONS = (
     how_fast_is_an_import,
     how_much_does_http_cost,
 )
+TABLES = (
+    how_fast_is_an_append_of_rows,
+    how_fast_is_a_flush,
+    does_a_flush_slow_down,
+    how_fast_is_a_load,
+    how_much_does_a_read_open,
+    how_much_does_a_backlog_cost,
+    how_long_is_a_cold_start,
+    how_fast_are_rows_end_to_end,
+)
 
 if __name__ == "__main__":
-    main({question.QUESTION: question.ask for question in QUESTIONS})
+    main(
+        {question.QUESTION: question.ask for question in (*STORE, *TABLES)},
+        {
+            "store": [question.QUESTION for question in STORE],
+            "tables": [question.QUESTION for question in TABLES],
+        },
+    )

@@ -14,22 +14,32 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+import strandline
 from benchmarks.report import Report, Row, Spread, Table, publish, rich_table, surroundings
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import UnavailableError
+from strandline.lake.spark import stop_spark
+from strandline.pipeline.node import Node
 
 ROUNDS: Final = 7
 QUICK_ROUNDS: Final = 3
 PROBE_SYNCS: Final = 40
+NODE_SETTINGS: Final = """\
+version = 1
+
+[spark.conf]
+"spark.driver.memory" = "1g"
+"""
 
 Measure: TypeAlias = "float | Mapping[str, float]"
 Contender: TypeAlias = Callable[[], Measure]
@@ -41,7 +51,7 @@ class Case:
     """What is compared. A contender runs its share of one round and gives its measure, or several by name.
 
     `against` names the contenders to which ratios are taken. A measure that waits for the disk `is_durable`,
-    and is set against the fdatasync rate too.
+    and is set against the fdatasync rate too. `note` says what a reader of the figures must know.
     """
 
     title: str
@@ -49,6 +59,7 @@ class Case:
     contenders: Mapping[str, Contender]
     against: Sequence[str] = ()
     is_durable: bool = False
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +75,7 @@ class Bench:
     tables: list[Table] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     server: ScratchPostgres | None = None
+    shared_node: Node | None = None
 
     def scaled(self, count: int) -> int:
         """`count`, or a tenth of it when in a hurry."""
@@ -79,30 +91,50 @@ class Bench:
                 return None
         return self.server.url
 
+    def node(self) -> Node | None:
+        """One node for the whole run, since a process has one Spark; None, said aloud, where none starts."""
+        if self.shared_node is None:
+            home = self.folder / "node"
+            home.mkdir()
+            (home / "strandline.toml").write_text(NODE_SETTINGS, encoding="utf-8")
+            node = self.open.enter_context(strandline.open(home))
+            try:
+                self.open.callback(stop_spark, node.spark)
+            except UnavailableError as error:
+                self.skip("Spark", str(error))
+                return None
+            self.shared_node = node
+        return self.shared_node
+
     def skip(self, what: str, why: str) -> None:
         """Say what is not measured; the results say it too."""
         self.missing.append(f"{self.question} {what}: {why}")
         self.console.print(f"not measured: {what}: {why}", style="yellow")
 
-    def run(self, case: Case) -> None:
-        """Measure one case, print its table, and keep it for the results."""
+    def run(self, case: Case, *, is_once: bool = False) -> None:
+        """Measure one case, print its table, and keep it for the results.
+
+        What comes out the same every time, or takes too long for rounds, is measured once, without a round
+        to warm up.
+        """
         rounds: list[dict[Place, float]] = []
         probes: list[float] = []
-        with self._progress(case) as advance:
-            for number in range(self.rounds + 1):
+        count, warming = (1, 0) if is_once else (self.rounds + 1, 1)
+        with self._progress(case, count) as advance:
+            for number in range(count):
                 before = syncs_per_s(self.folder)
                 rounds.append(_run_round(case.contenders, number, advance))
                 probes.append((before + syncs_per_s(self.folder)) / 2)
-        table = summed_up(self.question, case, rounds[1:], probes[1:])
+        table = summed_up(self.question, case, rounds[warming:], probes[warming:])
         self.tables.append(table)
         self.console.print(rich_table(table))
 
     @contextmanager
-    def _progress(self, case: Case) -> Iterator[Callable[[], None]]:
+    def _progress(self, case: Case, rounds: int) -> Iterator[Callable[[], None]]:
         """It is drawn between contenders only, so that it takes nobody's time."""
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.console, transient=True, auto_refresh=False) as progress:
-            task = progress.add_task(case.title, total=(self.rounds + 1) * len(case.contenders))
+            task = progress.add_task(case.title, total=rounds * len(case.contenders))
             yield lambda: progress.update(task, advance=1, refresh=True)
 
 
@@ -136,7 +168,16 @@ def summed_up(
         )
         for name, part in sorted(samples, key=lambda place: order.index(place[0]))
     ]
-    return Table(question, case.title, case.unit, len(probes), Spread.of(probes), rows)
+    return Table(
+        question,
+        case.title,
+        case.unit,
+        len(probes),
+        Spread.of(probes),
+        rows,
+        case.note,
+        datetime.now(UTC).date().isoformat(),
+    )
 
 
 def _ratios(left: Sequence[float], right: Sequence[float]) -> Spread:
@@ -174,28 +215,58 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def main(questions: Mapping[str, Callable[[Bench], None]]) -> None:
-    """Ask the questions as the command line says; `questions` maps each one's words to its `ask`."""
-    options = _parse()
+def main(
+    questions: Mapping[str, Callable[[Bench], None]], groups: Mapping[str, Collection[str]] | None = None
+) -> None:
+    """Ask the questions as the command line says; `questions` maps each one's words to its `ask`, `groups` a
+    name to the questions it stands for."""
+    options = _parse(groups or {})
+    asked = _chosen(questions, groups or {}, options.only)
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="slbench-")))
         bench = Bench(folder, rounds, options.quick, open_)
-        for question, ask in questions.items():
+        for question, ask in asked.items():
             bench.question = question
             bench.console.rule(question)
             ask(bench)
         url = bench.server.url if bench.server is not None else None
         report = Report(surroundings(folder, url), bench.tables, bench.missing)
     if options.out is not None:
-        publish(report, options.out)
+        publish(report, options.out, asked=None if options.only is None else asked)
 
 
-def _parse() -> argparse.Namespace:
+def _chosen(
+    questions: Mapping[str, Callable[[Bench], None]], groups: Mapping[str, Collection[str]], only: str | None
+) -> dict[str, Callable[[Bench], None]]:
+    if only is None:
+        return dict(questions)
+    group = groups.get(only, ())
+    chosen = {
+        question: ask
+        for question, ask in questions.items()
+        if question in group or only.lower() in question.lower()
+    }
+    if not chosen:
+        raise SystemExit(f"no question has {only!r} in it: {', '.join([*groups, *questions])}")
+    return chosen
+
+
+def _parse(groups: Collection[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Measure. The folder for temporary files (TMPDIR) is on the disk that is measured."
     )
     parser.add_argument("--rounds", type=int, help=f"counted rounds ({ROUNDS}; {QUICK_ROUNDS} with --quick)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: does it run at all?")
+    parser.add_argument(
+        "--only",
+        metavar="WORDS",
+        help=" ".join(
+            [
+                "ask the questions with these words in them; what --out has of others stays",
+                *([f"(or one of these for many: {', '.join(groups)})"] if groups else []),
+            ]
+        ),
+    )
     parser.add_argument("--out", type=Path, help="write results.json and README.md into this folder")
     return parser.parse_args()

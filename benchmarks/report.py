@@ -5,12 +5,12 @@ import os
 import platform
 import sqlite3
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import apsw
 import rich.table
@@ -24,6 +24,9 @@ _PACKAGES: Final = (
     "starlette",
     "uvicorn",
     "eventsourcing",
+    "pyarrow",
+    "pyspark",
+    "pyiceberg",
 )
 _PREFACE: Final = """\
 # Benchmarks
@@ -35,7 +38,9 @@ take turns within each round, a ratio is taken within a round, and shown are the
 quartiles over the rounds. *fdatasync* is how often a 4 KiB page could be overwritten and synced on the same
 disk just before and after each round; "/ fdatasync" is a contender's rate by that rate. All who write are as
 durable as those beside them: SQLite with a write-ahead log and `synchronous=FULL`, Postgres with `fsync` and
-`synchronous_commit` on. Events have about 300 bytes.
+`synchronous_commit` on; where that is not so, a note says it. Events have about 300 bytes. Rows are those of
+a log: a time, a level, a number, and a message of 200 characters. Tables are Iceberg's, on the same disk, and
+Spark runs on all cores of the machine.
 """
 
 
@@ -72,6 +77,8 @@ class Table:
     rounds: int
     syncs_per_s: Spread
     rows: list[Row]
+    note: str = ""
+    date: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +124,30 @@ def _postgres_version(url: str) -> str:
     return f"{number // 10000}.{number % 10000}"
 
 
-def publish(report: Report, folder: Path) -> None:
+def publish(report: Report, folder: Path, *, asked: Collection[str] | None = None) -> None:
+    """Write the results; where only the `asked` questions were, those of the others stay as they are."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.json").write_text(
-        json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n", "utf-8"
-    )
+    results = folder / "results.json"
+    if asked is not None and results.exists():
+        report = _joined(_report_of(json.loads(results.read_text("utf-8"))), report, asked)
+    results.write_text(json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
     (folder / "README.md").write_text(as_markdown(report), "utf-8")
+
+
+def _joined(old: Report, new: Report, asked: Collection[str]) -> Report:
+    """What is new goes where the old was, and what was not there before to the end."""
+    tables: dict[str, list[Table]] = {}
+    for table in old.tables:
+        tables.setdefault(table.question, []).append(table)
+    tables |= {question: [] for question in asked}
+    for table in new.tables:
+        tables[table.question].append(table)
+    missing = [line for line in old.missing if not line.startswith(tuple(asked))]
+    return Report(
+        {**old.surroundings, **new.surroundings},
+        [table for each in tables.values() for table in each],
+        missing + new.missing,
+    )
 
 
 def _plain(report: Report) -> dict[str, object]:
@@ -149,14 +174,35 @@ def _row(row: Row) -> dict[str, object]:
     }
 
 
+def _report_of(data: dict[str, Any]) -> Report:
+    date = data["surroundings"]["date"]
+    tables = [
+        Table(
+            **{
+                **table,
+                "syncs_per_s": Spread(**table["syncs_per_s"]),
+                "rows": [_row_of(row) for row in table["rows"]],
+                "date": table.get("date", date),
+            }
+        )
+        for table in data["tables"]
+    ]
+    return Report(data["surroundings"], tables, data["missing"])
+
+
+def _row_of(data: dict[str, Any]) -> Row:
+    ratios = {name: Spread(**spread) for name, spread in data["ratios"].items()}
+    return Row(
+        data["name"], Spread(**data["measure"]), ratios, data["per_sync"] and Spread(**data["per_sync"])
+    )
+
+
 def _named(spread: Spread) -> dict[str, float]:
     return {name: float(f"{value:.5g}") for name, value in spread._asdict().items()}
 
 
 def rich_table(table: Table) -> rich.table.Table:
-    shown = rich.table.Table(
-        title=f"{table.title} ({table.rounds} rounds; {_probe(table)})", title_justify="left"
-    )
+    shown = rich.table.Table(title=f"{table.title} ({_rounds(table)}; {_probe(table)})", title_justify="left")
     header, *lines = _cells(table)
     for index, name in enumerate(header):
         shown.add_column(name, justify="left" if index == 0 else "right")
@@ -175,7 +221,10 @@ def as_markdown(report: Report) -> str:
         header, *lines = _cells(table)
         rule = ["---", *["---:"] * (len(header) - 1)]
         rows = "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
-        parts.append(f"**{table.title}**, {table.rounds} rounds; {_probe(table)}\n\n{rows}\n")
+        date = "" if table.date == report.surroundings["date"] else f"; measured on {table.date}"
+        parts.append(f"**{table.title}**, {_rounds(table)}; {_probe(table)}{date}\n\n{rows}\n")
+        if table.note:
+            parts.append(f"{table.note}\n")
     if report.missing:
         parts.append("## Not measured\n\n" + _bullets(report.missing))
     parts.append(
@@ -198,7 +247,13 @@ def _cells(table: Table) -> list[list[str]]:
     return lines
 
 
+def _rounds(table: Table) -> str:
+    return "measured once" if table.rounds == 1 else f"{table.rounds} rounds"
+
+
 def _number(spread: Spread) -> str:
+    if spread.low == spread.high:
+        return _short(spread.median)
     return f"{_short(spread.median)} [{_short(spread.low)}–{_short(spread.high)}]"
 
 
@@ -207,6 +262,8 @@ def _short(value: float) -> str:
 
 
 def _ratio(spread: Spread) -> str:
+    if spread.low == spread.high:
+        return f"{spread.median:.2f}x"
     return f"{spread.median:.2f}x [{spread.low:.2f}–{spread.high:.2f}]"
 
 
