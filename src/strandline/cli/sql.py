@@ -66,6 +66,9 @@ def sql_(
 def _asked(node: "Node", text: str, refresh: "Refresh") -> "DataFrame":
     from pyspark.errors import AnalysisException, ParseException
 
+    from strandline.lake.spark import quiet_pyspark
+
+    quiet_pyspark()  # the command tells the error itself
     try:
         found = node.sql(text, refresh=refresh)
         _ = found.schema  # on Connect nothing is looked up until someone asks

@@ -45,7 +45,7 @@ def start_spark(
             return _again(_started[0], lake, spark)
         _need_pyspark()
         _started.append(_start(lake, spark, tell or _tell_nobody))
-        _quiet_pyspark()
+        quiet_pyspark()
         return _started[0].session
 
 
@@ -115,7 +115,7 @@ def _again(started: _Started, lake: LakeSettings, spark: SparkSettings) -> "Spar
     return session
 
 
-def _quiet_pyspark() -> None:
+def quiet_pyspark() -> None:
     """It logs each failed query on stderr, beside the error that it raises."""
     from pyspark.logger import PySparkLogger
 
