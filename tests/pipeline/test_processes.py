@@ -1,123 +1,118 @@
-"""Many processes on one strand, beside a flusher and a reader that follows by token (F-6, L-SEQ-3)."""
+"""Many processes on one strand: its numbers are given out once, in order, and a reader that follows sees each
+row once, in that order (F-6, F-9)."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import pytest
-from pyspark.sql import SparkSession
 
-from strandline.pipeline.node import Node
-from tests.pipeline.test_node import open_here
+from strandline.lake.connect import CONNECT_MODE
+from strandline.pipeline.node import open_node
+from tests.crash.pipeline_case import DATASET, Case, Child, Nursery, lake_of, lake_session
+from tests.crash.pipeline_child import load_some, read_until
+from tests.spark_sessions import ConnectServer
 
+SOURCE: Final = "web-1"
+FIRST: Final = {"key": "first", "n": 0}
 WRITERS: Final = 8
-DATASET: Final = "shared"
-WRITER: Final = """
-import sys
-import strandline
-
-home, who, rows, batch = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-with strandline.open(home) as node:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    for start in range(0, rows, batch):
-        node.append("shared", [{"who": who, "i": i} for i in range(start, start + batch)], source="one")
-"""
+LOADS: Final = 2
+LOAD_ROWS: Final = 7
+MAX_ROWS: Final = 2_000  # of one flush
+PASSWORD: Final = "STRANDLINE_TEST_PASSWORD"  # the name of the variable
 
 
 @pytest.fixture
-def node(spark: SparkSession, tmp_path: Path) -> Iterator[Node]:
-    with open_here(tmp_path / "node") as opened:
-        yield opened
+def crowd(nursery: Nursery, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    """A node for many, on SQLite."""
+    monkeypatch.setenv(CONNECT_MODE, "1")
+    home = nursery.home(max_rows=MAX_ROWS)
+    with nursery.child(home).await_warm() as warm, lake_session(connect_server, lake_of(home)) as session:
+        yield Case(nursery, home, session, warm)
 
 
-class Follower:
-    """Keeps a token and what it has read; every row must come once, in order, without a gap."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._token: str | None = None
-        self.rows: list[tuple[str, int]] = []
-        self.visible = 0
-
-    def read_on(self) -> None:
-        scan = self._node.scan(DATASET, source="one", since=self._token, max_rows=5_000, refresh="never")
-        for page in scan:
-            self.rows += [(row["who"], row["i"]) for row in page.rows]
-            self._token = page.token
-        visible = self._node.site.standing.tallies(DATASET)["one"].visible_through
-        assert visible >= self.visible, "V went back"
-        self.visible = visible
-
-
-def run(node: Node, rows: int, batch: int, *, loads: int) -> Follower:
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(node.config.home), str(who), str(rows), str(batch)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+def all_append(writers: Sequence[Child], appends: int, rows: int) -> None:
+    for number, writer in enumerate(writers):
+        writer.tell(
+            "append_many", dataset=DATASET, source=SOURCE, writer=f"w{number}", appends=appends, rows=rows
         )
-        for who in range(WRITERS)
-    ]
-    node.append(DATASET, [{"who": "first", "i": 0}], source="one")
-    follower = Follower(node)
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    while any(child.poll() is None for child in children):
-        node.flush(DATASET)
-        follower.read_on()
-        if loads:
-            loads -= 1
-            df = node.spark.range(100).selectExpr(f"'load-{loads}' AS who", "id AS i")
-            node.load(DATASET, df, source="one")
-    for child in children:
-        assert child.wait() == 0
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdin.close()
-        child.stdout.close()
-    node.flush(DATASET)
-    follower.read_on()
-    return follower
 
 
-def check(node: Node, follower: Follower, rows: int, loaded: int) -> None:
-    wanted = 1 + WRITERS * rows + loaded
-    table = node.reader.rows(node.site.known(DATASET).dataset, internal=True)
-    count, distinct, highest = table.selectExpr(
-        "count(*)", "count(DISTINCT _sl_seq)", "max(_sl_seq)"
-    ).collect()[0]
-    assert (count, distinct, highest) == (wanted, wanted, wanted)  # consecutive, and none twice
-    assert len(follower.rows) == len(set(follower.rows)) == wanted
-    for who in range(WRITERS):
-        assert [i for name, i in follower.rows if name == str(who)] == list(range(rows))
+def check(writers: Sequence[Child], loaded: Sequence[Sequence[int]], read: Sequence[str], rows: int) -> None:
+    """The numbers that writers and loads were told cover everything once, and the reader had their rows in
+    that order."""
+    told = {1: FIRST["key"]}
+    count = 1
+    for number, writer in enumerate(writers):
+        for n, lo in enumerate(only(writer)["los"]):
+            told |= {lo + 1 + i: f"w{number}-{n}-{i}" for i in range(rows)}
+            count += rows
+    for n, (lo, hi) in enumerate(loaded):
+        assert hi - lo == LOAD_ROWS
+        assert {*read[lo:hi]} == {f"load-{n}-{i}" for i in range(LOAD_ROWS)}, (
+            "the rows of a load, in any order"
+        )
+        told |= dict(enumerate(read[lo:hi], lo + 1))
+        count += LOAD_ROWS
+    assert len(told) == count, "a number was given out twice"
+    assert [*read] == [told[seq] for seq in range(1, count + 1)]
 
 
-def test_eight_processes_append_while_a_flusher_and_a_reader_run(node: Node) -> None:
-    follower = run(node, rows=500, batch=20, loads=0)
+def only(child: Child) -> Any:
+    (did,) = child.listen()
+    assert "error" not in did, did
+    return did
 
-    check(node, follower, 500, 0)
 
+@pytest.mark.parametrize(
+    ("appends", "rows"),
+    [
+        pytest.param(50, 10, id="500-rows"),
+        pytest.param(500, 20, marks=[pytest.mark.slow, pytest.mark.timeout(3_600)], id="10000-rows"),
+    ],
+)
+def test_eight_processes_append_to_one_strand_while_others_load_flush_and_read(
+    crowd: Case, appends: int, rows: int
+) -> None:  # F-6, L-SEQ-1 to L-SEQ-3, L-SEQ-7, L-SPOOL-4
+    total = 1 + WRITERS * appends * rows + LOADS * LOAD_ROWS
+    with ExitStack() as stack:
+        flusher = stack.enter_context(crowd.child())
+        writers = [stack.enter_context(crowd.producer(is_later=False)) for _ in range(WRITERS)]
+        node = stack.enter_context(crowd.node(is_later=False))
+        node.append(DATASET, [FIRST], source=SOURCE)
 
-def test_loads_that_reserve_in_between_share_no_number(node: Node) -> None:
-    follower = run(node, rows=200, batch=10, loads=2)
+        all_append(writers, appends, rows)
+        flusher.tell("flush_until", dataset=DATASET, source=SOURCE, seq=total)
+        (loaded,) = load_some(node, dataset=DATASET, source=SOURCE, loads=LOADS, rows=LOAD_ROWS)
+        (read,) = read_until(node, dataset=DATASET, source=SOURCE, rows=total, flushes=False)
 
-    loaded = sum(name.startswith("load-") for name, _ in follower.rows)
-    assert loaded in (100, 200)
-    check(node, follower, 200, loaded)
+        check(writers, loaded["ranges"], read["keys"], rows)
+        assert only(flusher)["flushes"] > 0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_800)
-def test_eighty_thousand_rows_of_eight_processes(node: Node) -> None:
-    follower = run(node, rows=10_000, batch=100, loads=5)
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize(("appends", "rows"), [(50, 10)])
+def test_eight_processes_append_to_one_strand_on_postgres(
+    nursery: Nursery, tcp_postgres: str, monkeypatch: pytest.MonkeyPatch, appends: int, rows: int
+) -> None:
+    """F-6, L-SPOOL-4. The catalog is in Postgres too, hence a Spark of its own: it loads, flushes, reads."""
+    url = urlsplit(tcp_postgres)
+    monkeypatch.setenv(PASSWORD, unquote(url.password or ""))
+    place = url._replace(netloc=f"{url.username}@{url.hostname}:{url.port}").geturl()
+    home = nursery.home(
+        store={"url": place, "password": f"env:{PASSWORD}"}, max_rows=MAX_ROWS, is_classic=True
+    )
+    total = 1 + WRITERS * appends * rows + LOADS * LOAD_ROWS
+    with ExitStack() as stack:
+        loader = stack.enter_context(nursery.child(home)).begin()
+        writers = [stack.enter_context(Child(home, is_warm=False)).begin() for _ in range(WRITERS)]
+        with open_node(home) as node:
+            node.append(DATASET, [FIRST], source=SOURCE)
 
-    check(node, follower, 10_000, sum(name.startswith("load-") for name, _ in follower.rows))
+        all_append(writers, appends, rows)
+        (loaded,) = loader.do("load_some", dataset=DATASET, source=SOURCE, loads=LOADS, rows=LOAD_ROWS)
+        (read,) = loader.do("read_until", dataset=DATASET, source=SOURCE, rows=total, flushes=True)
+
+        check(writers, loaded["ranges"], read["keys"], rows)
