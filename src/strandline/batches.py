@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from strandline.columns import (
-    Unstorable,
     Unsure,
     announced_type,
     column_of_arrow,
@@ -107,12 +106,7 @@ class ArrowBatch:
 
     def given(self, rows: Sequence[int]) -> list[Any]:
         return [
-            {
-                name: value.text if isinstance(value, Unstorable) else value
-                for name, value in self.rows()[row].items()
-                if value is not None
-            }
-            for row in rows
+            {name: value for name, value in self.rows()[row].items() if value is not None} for row in rows
         ]
 
 

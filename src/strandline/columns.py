@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import types as at
 
 from strandline.dataset import Unfit, digits, stored, type_of, wider
+from strandline.unstorable import FINER, Unstorable
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -53,16 +54,6 @@ _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 class Unsure(Exception):
     """Perhaps not every value fits."""
-
-
-class Unstorable:
-    """A value of an Arrow column that no column keeps unchanged."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def arrow_type(type_: str) -> Any:
@@ -311,7 +302,8 @@ def _instant(value: int | None, type_: Any) -> Any:
     except OverflowError:
         return Unstorable(f"{type_} {value} beyond the year 9999")
     if rest:
-        return Unstorable(f"{type_} {value} finer than a microsecond")
+        fraction = value % _PER_SECOND[type_.unit]
+        return Unstorable(f"{at_utc:%Y-%m-%dT%H:%M:%S}.{fraction:09d}{'Z' if type_.tz else ''}, {FINER}")
     return at_utc if type_.tz else at_utc.replace(tzinfo=None)
 
 

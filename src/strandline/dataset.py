@@ -5,9 +5,9 @@ A dataset is a named set of rows with one schema that only grows. Its columns ha
     string, int, bigint, float, double, boolean, timestamp (UTC microseconds), date, decimal(p,s), binary,
     json
 
-`json` holds values of open shape (mappings, lists) as canonical text; a text in such a column is a JSON
-string, never JSON to be parsed. Nothing is coerced: a value is stored as it is, or exactly in a wider type,
-or not at all. `strandline.rows` judges whole rows by what is said here.
+`json` holds values of open shape (mappings, lists), at most 100 levels deep, as canonical text; a text in
+such a column is a JSON string, never JSON to be parsed. Nothing is coerced: a value is stored as it is, or
+exactly in a wider type, or not at all. `strandline.rows` judges whole rows by what is said here.
 """
 
 import base64
@@ -25,6 +25,7 @@ from urllib.parse import quote, unquote
 import orjson
 
 from strandline.errors import UsageError
+from strandline.unstorable import MAX_DEPTH, is_too_deep
 
 RESERVED_PREFIX: Final = "_sl_"
 ICEBERG_RESERVED: Final = frozenset(
@@ -336,6 +337,8 @@ def _json_text(value: Any) -> str:
         text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
         raise Unfit from error
+    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and is_too_deep(value):
+        raise Unfit
     if orjson.loads(text) != value:  # orjson writes NaN as null, a tuple as a list, a time as text
         raise Unfit
     return text.decode()
@@ -369,13 +372,23 @@ def _stored_binary(value: Any) -> bytes:
         raise Unfit from error
 
 
+def is_finer(value: Any) -> bool:
+    """Whether it is a time finer than a microsecond: a text, or one of pandas', which pass for datetimes."""
+    if not isinstance(value, str):
+        return bool(getattr(value, "nanosecond", None))
+    try:
+        return bool(_FINER.search(value) and datetime.fromisoformat(value))
+    except ValueError:
+        return False
+
+
 def _stored_timestamp(value: Any) -> datetime:
     try:
-        if isinstance(value, str) and not _FINER.search(value):
+        if is_finer(value):
+            raise Unfit
+        if isinstance(value, str):
             value = datetime.fromisoformat(value)
         if not isinstance(value, datetime) or value.utcoffset() is None:
-            raise Unfit
-        if getattr(value, "nanosecond", None):  # of pandas: finer times that pass for datetimes
             raise Unfit
         return value.astimezone(UTC)
     except (ValueError, OverflowError) as error:

@@ -2,7 +2,8 @@
 
     .jsonl, .ndjson    One JSON object a line; blank lines are skipped. No NaN, no number beyond a double, no
                        name twice in an object. A number with a fraction is a double, so a decimal column
-                       refuses it: write decimals as texts.
+                       refuses it: write decimals as texts. A value nested too deep refuses its row, not the
+                       file.
     .csv               A header, then fields as RFC 4180 has them; an empty field is null. A field is a text,
                        but in a column that the dataset declares as int, bigint, float, double, boolean or
                        json it is read as such. What is no number there stays a text, which `accept` refuses.
@@ -32,6 +33,7 @@ import pyarrow.parquet as pq
 from strandline.batches import cut
 from strandline.dataset import SOURCE, Dataset
 from strandline.errors import NotFoundError, UnavailableError, UsageError
+from strandline.unstorable import TooDeep, without_depth
 
 Progress: TypeAlias = Callable[[int, int | None], None]  # bytes of the file read so far, and in all if known
 Chunk: TypeAlias = list[dict[str, Any]] | Any  # Any: a pyarrow RecordBatch, which has no types
@@ -240,21 +242,40 @@ def parse_row(line: bytes) -> dict[str, Any]:
     """A JSON object with nothing lost; ValueError says what would be."""
     try:
         row = orjson.loads(line)
-        if type(row) is dict and orjson.dumps(row) == line:
+        if type(row) is dict and orjson.dumps(row) in (line, _tight(line)):
             return row  # written back as it was: no name twice, no number changed
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         pass  # the slow reader says what is wrong, and where
     try:
-        row = _READER.decode(line.decode())
+        row = _decoded_row(line.decode())
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is no UTF-8") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from error
-    except RecursionError as error:
-        raise ValueError("too deep") from error
     if type(row) is not dict:
         raise ValueError(f"a JSON object is wanted, not {type(row).__name__}")
     return row
+
+
+def _tight(line: bytes) -> bytes:
+    """Without the spaces that most writers put behind a colon and a comma. Inside a text they count."""
+    return line.replace(b'": ', b'":').replace(b', "', b',"')
+
+
+def _decoded_row(line: str) -> Any:
+    try:
+        return _READER.decode(line)
+    except RecursionError as error:
+        cut = without_depth(line)
+        if cut is None:
+            raise ValueError("it is nested too deep, and no JSON object") from error
+    text, deep = cut
+    row = _READER.decode(text)
+    return {name: TooDeep(deep[value]) if _is_cut(value, deep) else value for name, value in row.items()}
+
+
+def _is_cut(value: Any, deep: dict[str, str]) -> bool:
+    return type(value) is str and value in deep
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -307,7 +328,7 @@ def _csv_rows(text: _Text, dataset: Dataset | None) -> Iterator[tuple[dict[str, 
 def _field(text: _Text, column: str, field: str, read: Callable[[str], Any]) -> Any:
     try:
         return read(field)
-    except (ValueError, RecursionError) as error:  # of JSON: as a text it would pass for a JSON string
+    except ValueError as error:  # of JSON: as a text it would pass for a JSON string
         raise text.bad(f"column {column!r} has no JSON: {error}") from error
 
 
@@ -349,13 +370,20 @@ def _boolean(text: str) -> Any:
     return {"true": True, "false": False}.get(text, text)
 
 
+def _json_field(text: str) -> Any:
+    try:
+        return _READER.decode(text)
+    except RecursionError:
+        return TooDeep(text)
+
+
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     "int": _integer,
     "bigint": _integer,
     "float": _double,
     "double": _double,
     "boolean": _boolean,
-    "json": _READER.decode,
+    "json": _json_field,
 }
 
 

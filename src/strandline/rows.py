@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.batches import ArrowBatch, Batch, RowBatch
-from strandline.columns import Unstorable, Unsure, arrow_type
+from strandline.columns import Unsure, arrow_type
 from strandline.dataset import (
     SOURCE,
     UNKNOWN_SOURCE,
@@ -30,12 +30,14 @@ from strandline.dataset import (
     Unfit,
     check_column_name,
     check_source,
+    is_finer,
     listed,
     stored,
     type_of,
     wider,
 )
 from strandline.errors import UsageError
+from strandline.unstorable import FINER, TOO_DEEP, Unstorable, is_too_deep
 
 Rows: TypeAlias = (
     Iterable[Mapping[str, Any]] | Any
@@ -361,6 +363,8 @@ class RowJudge:
                 return type_, stored(value, type_)
             except Unfit:
                 type_ = wider(type_)
+        if (never := _unstorable(value, wanted)) is not None:
+            return Refusal(index, name, never, wanted)
         return Refusal(index, name, _shown(value), wanted, SchemaBreaking.kind)
 
     def _misnamed(self, index: int, name: Any, needed: Mapping[str, str]) -> Refusal | None:
@@ -412,6 +416,15 @@ def _bytes_of(kept: Any) -> int:
     if type(kept) is str:
         return len(kept) if kept.isascii() else len(kept.encode())
     return len(kept) if type(kept) is bytes else 8
+
+
+def _unstorable(value: Any, type_: str) -> str | None:
+    """What a value is that no change of the schema would keep; None where one might."""
+    if isinstance(value, Unstorable):
+        return value.text
+    if is_too_deep(value):
+        return TOO_DEEP
+    return f"{value!s:.60}, {FINER}" if type_ == "timestamp" and is_finer(value) else None
 
 
 def _shown(value: Any) -> str:
