@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from strandline.content import ContentStore
-from strandline.dataset import Dataset, Strand
+from strandline.dataset import Dataset, Identity, Strand
 from strandline.errors import (
     NotFoundError,
     OutcomeUnknown,
@@ -33,6 +33,7 @@ from strandline.pipeline.append import Receipt, append
 from strandline.pipeline.config_sections import Flush, Spool
 from strandline.pipeline.flush import flush
 from strandline.pipeline.load import LoadResult, load
+from strandline.pipeline.scratch import AGAIN_S, sweep_scratch
 from strandline.pipeline.site import Site
 from strandline.pipeline.standing import Standing
 from strandline.ranges import Range
@@ -40,6 +41,8 @@ from strandline.rows import accept
 
 DATASET: Final = "logs"
 SOURCES: Final = ("web-1", "web-2", "a/b")
+KEYS: Final = 40  # of a dataset with an identity: few, so that they repeat
+IDENTIFIED: Final = Dataset(DATASET, identity=Identity("key"), collapse=True, dedupe_on_flush=True)
 STEPS: Final = 1_000
 START_US: Final = 1_700_000_000_000_000
 
@@ -109,8 +112,8 @@ class Process:
 class World:
     """Everything that outlives a process, and the schedule."""
 
-    def __init__(self, seed: int, plant: Plant | None = None) -> None:
-        self.seed, self.plant = seed, plant or Plant()
+    def __init__(self, seed: int, plant: Plant | None = None, *, has_identity: bool = False) -> None:
+        self.seed, self.plant, self.has_identity = seed, plant or Plant(), has_identity
         self.random = random.Random(seed)
         self.now_us = START_US
         self.current = threading.local()
@@ -151,6 +154,7 @@ class World:
             Standing(self.b),
             Spool(append_timeout_s=30),
             Flush(max_rows=25),
+            declared=lambda _: IDENTIFIED if self.has_identity else None,
             random_hex=lambda: f"{hexes.getrandbits(128):032x}",
         )
 
@@ -316,6 +320,7 @@ class SimSnapshot:
     wap: str
     version: int
     rows: list["TableRow"]
+    parent: int = 0  # what was current when it was staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,13 +350,17 @@ class SimTable:
     def rows(self) -> list[TableRow]:
         return [row for snapshot in self.published for row in snapshot.rows]
 
+    @property
+    def current(self) -> int:
+        return self.published[-1].id if self.published else 0
+
     def _call(self, name: str, act: Callable[[], None]) -> None:
         """Do it: now, twice, later and unseen, or not at all."""
         world = self._world
         world.effect(f"table.{name}")
         if world.chance(0.02):
             raise TableError(f"{name}: no answer, and nothing was done")
-        if world.chance(0.02):
+        if world.chance(0.3 if world.plant.skips_burn and name == "stage" else 0.02):
             self._late.append(act)
             raise TableError(f"{name}: no answer; it is done later")
         act()
@@ -374,10 +383,14 @@ class SimTable:
 
     def stage(self, landing: Landing, *, settle: Any = None) -> None:
         rows = list(self._landing_rows(landing))
+        if landing.dataset.dedupe_on_flush:
+            rows = self._without_known(rows, landing.number)
 
         def act() -> None:
-            snapshot = SimSnapshot(next(self._ids), landing.id, landing.version, rows)
+            snapshot = SimSnapshot(next(self._ids), landing.id, landing.version, rows, self.current)
             self.staged[snapshot.id] = snapshot
+            if any(each.wap == landing.id for each in self._burned):
+                self._late.append(partial(self._pick, snapshot.id))  # by its old owner, who knows nothing
 
         self._call("stage", act)
 
@@ -397,13 +410,24 @@ class SimTable:
             yield TableRow(source, next_seq[source], landing.number, landing.at, row["key"])
             next_seq[source] += 1
 
+    def _without_known(self, rows: list[TableRow], number: int) -> list[TableRow]:
+        """L-STAMP-7, L-FLUSH-9: the lowest seq of each key, unless another number has brought it."""
+        known = {(row.source, row.key) for row in self.rows if row.flush != number}
+        first: dict[tuple[str, str], TableRow] = {}
+        for row in sorted(rows, key=lambda row: row.seq):
+            if (row.source, row.key) not in known:
+                first.setdefault((row.source, row.key), row)
+        return list(first.values())
+
     def look(self, dataset: str, id: str) -> Found:
         self._world.effect("table.look")
         if not self.is_made:
             raise NotFoundError("no table")
         published = next((each for each in (*self.published, *self._burned) if each.wap == id), None)
         staged = tuple(
-            Staged(each.id, each.version, len(each.rows)) for each in self.staged.values() if each.wap == id
+            Staged(each.id, each.version, len(each.rows), is_behind=each.parent != self.current)
+            for each in self.staged.values()
+            if each.wap == id
         )
         shown = (
             None
@@ -441,12 +465,18 @@ class SimTable:
         self._world.effect("table.fixed")
         return FixedInput(load_id, 1, dict(Counter(row["source"] for row in rows))), judged.dataset
 
-    def drop_input(self, input: FixedInput) -> None:
+    def columns_of(self, df: Any) -> dict[str, str]:
+        return dict.fromkeys({name for row in df for name in row}, "any")
+
+    def count_of(self, df: Any) -> int:
+        return len(df)
+
+    def drop_input(self, load: str) -> None:
         self._world.effect("table.drop")
-        self.inputs.pop(input.table, None)
+        self.inputs.pop(load, None)
 
     def has_input(self, input: FixedInput) -> bool:
-        if self._world.chance(0.2):
+        if self._world.chance(0.8 if self._world.plant.skips_burn else 0.2):
             self.inputs.pop(input.table, None)  # someone cleared the scratch tables
         return input.table in self.inputs
 
@@ -499,10 +529,10 @@ def _next_request(process: Process) -> Request:
     name = f"r{len(world.requests)}"
     is_load = process.random.random() < 0.2
     count = process.random.randrange(1, 30 if is_load else 12)
-    rows = [
-        {"key": f"{name}/{i}", "source": process.random.choice(SOURCES), **_more(process.random)}
-        for i in range(count)
+    keys = [
+        f"{process.random.randrange(KEYS)}" if world.has_identity else f"{name}/{i}" for i in range(count)
     ]
+    rows = [{"key": key, "source": process.random.choice(SOURCES), **_more(process.random)} for key in keys]
     world.requests[name] = Request(name, rows, is_load)
     return world.requests[name]
 
@@ -563,6 +593,11 @@ def settle_everything(world: World) -> None:
             flush(site, world.table, DATASET)
             assert not site.standing.pending(DATASET), f"still pending: {site.standing.pending(DATASET)}"
             assert not site.standing.numbers(DATASET).open
+        for _ in range(2):
+            sweep_scratch(site, world.table, DATASET)
+            world.now_us += AGAIN_S * 1_000_000
+        assert not list(world.b.kv_scan("scratch/", after="", limit=1)), "a scratch table is remembered"
+        assert not world.table.inputs, "a scratch table is left"
         read_on(world, site)
 
     world.calmly(body)
@@ -575,6 +610,10 @@ def check(world: World) -> None:
     rows = world.table.rows
     places = Counter((row.source, row.seq) for row in rows)
     assert not [place for place, count in places.items() if count > 1], "a seq names two rows"
+    _check_readers(world, rows)
+    if world.has_identity:
+        _check_identities(world, rows)
+        return
     keys = Counter(row.key for row in rows)
     for request in world.requests.values():
         found = [keys[row["key"]] for row in request.rows]
@@ -583,6 +622,21 @@ def check(world: World) -> None:
         if request.is_acknowledged:
             assert min(found) == 1, f"{request.id}: it was acknowledged and is lost"
             _check_numbers(request, rows)
+
+
+def _check_identities(world: World, rows: Sequence[TableRow]) -> None:
+    """L-FLUSH-9: each key once a strand, whoever brought it, and none that nobody brought."""
+    found = Counter((row.source, row.key) for row in rows)
+    assert not [key for key, count in found.items() if count > 1], "a key is there twice"
+    sent: set[tuple[str, str]] = set()
+    for request in world.requests.values():
+        keys = {(row["source"], row["key"]) for row in request.rows}
+        sent |= keys
+        assert keys <= set(found) or not request.is_acknowledged, f"{request.id}: acknowledged and lost"
+    assert set(found) <= sent, "a key is there that nobody sent"
+
+
+def _check_readers(world: World, rows: Sequence[TableRow]) -> None:
     for source, reader in world.readers.items():
         wanted = [row for row in rows if source is None or row.source == source]
         assert len(reader.rows) == len(set(reader.rows)), f"the reader of {source} has a row twice"
@@ -605,9 +659,11 @@ def _check_numbers(request: Request, rows: Sequence[TableRow]) -> None:
     } == dict(request.result.ranges)
 
 
-def simulate(seed: int, plant: Plant | None = None, *, steps: int = STEPS) -> World:
+def simulate(
+    seed: int, plant: Plant | None = None, *, steps: int = STEPS, has_identity: bool = False
+) -> World:
     """One run: the world as it is at its end. AssertionError if a promise was broken."""
-    world = World(seed, plant)
+    world = World(seed, plant, has_identity=has_identity)
     bodies = {
         "producer 1": produce,
         "producer 2": produce,

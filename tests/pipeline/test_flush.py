@@ -20,7 +20,7 @@ from strandline.pipeline import standing as standing_module
 from strandline.pipeline.append import append
 from strandline.pipeline.config_sections import Flush, Spool
 from strandline.pipeline.flush import FlushReport, flush, is_due, oldest_pending
-from strandline.pipeline.lease import LeaseHeld, take_lease
+from strandline.pipeline.lease import LeaseHeld, LeaseLost, take_lease
 from strandline.pipeline.load import load
 from strandline.pipeline.registry import DatasetUnknown
 from strandline.pipeline.site import Site
@@ -132,6 +132,16 @@ def test_a_plan_names_a_bounded_number_of_segments(
     assert [result.rows for result in run(site, world).flushes] == [3, 3, 1]
 
 
+def test_a_plan_names_a_bounded_number_of_strands(
+    world: World, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-FLUSH-6
+    monkeypatch.setattr("strandline.pipeline.planner.MAX_PIECES", 3)
+    append(site, DATASET, [{"key": name, "source": name} for name in "abcdefgh"])
+
+    assert [len(result.ranges) for result in run(site, world).flushes] == [3, 3, 2]
+    assert not site.standing.pending(DATASET)
+
+
 def test_rows_that_arrive_during_a_flush_wait_for_the_next(world: World, site: Site) -> None:  # L-FLUSH-6
     append(site, DATASET, rows(1), source="a")
     real = world.table.ensure
@@ -176,10 +186,10 @@ def test_a_strand_waits_in_front_of_a_damaged_segment_and_others_go_on(world: Wo
     assert landed(world, "a") == [(1, "1")]
     assert landed(world, "b") == [(1, "5")]
     assert tally(site, "a").visible_through == 1
-    events = world.counts["commit"]
+    commits = world.counts["commit"]
     assert run(site, world).held == report.held
     assert len([e for e in read(world.b, Strand(DATASET, "a").ledger) if e.type == "held"]) == 1
-    assert world.counts["commit"] > events  # a lease, no second record of the same hold
+    assert world.counts["commit"] == commits  # neither a lease nor a second record of the same hold
 
     put_back(world, data)
     assert run(site, world).held == {}
@@ -267,6 +277,31 @@ def test_the_record_follows_the_version_that_was_published(world: World, site: S
     assert tally(site, "a").visible_through == 2
 
 
+def test_a_holder_whose_plan_another_amended_and_landed_learns_that_it_lost_its_lease(
+    world: World, site: Site
+) -> None:  # L-FLUSH-13, L-SEQ-8
+    append(site, DATASET, rows(1), source="a")
+    bad = append(site, DATASET, rows(2), source="a")
+    real = world.table.ensure
+
+    def sleep_long(dataset: Any, *, has_landed: bool = False) -> None:
+        world.table.ensure = real  # type: ignore[method-assign]
+        world.now_us += 61_000_000
+        data = damage(world, bad.segment)
+        flush(world.site(), world.table, DATASET)
+        put_back(world, data)
+        real(dataset, has_landed=has_landed)
+
+    world.table.ensure = sleep_long  # type: ignore[method-assign]
+
+    with pytest.raises(LeaseLost):
+        run(site, world)
+
+    assert landed(world, "a") == [(1, "1")]
+    run(site, world)
+    assert landed(world, "a") == [(1, "1"), (2, "2")]
+
+
 def test_the_spool_shows_what_waits_and_why(world: World, site: Site) -> None:  # L-SPOOL-10
     good = append(site, DATASET, rows(1), source="a")
     bad = append(site, DATASET, rows(2), source="b")
@@ -308,6 +343,7 @@ def test_giving_up_a_later_hold_leaves_the_earlier_one_waiting(
     data = damage(world, first.segment)
     run(site, world)
     assert second.segment is not None
+    damage(world, second.segment)
     hold = Held(second.segment, 1, 2, "found by another")
     site.b.commit([], [append_of(Strand(DATASET, "a").ledger, hold, world.now_us)])
 

@@ -85,3 +85,42 @@ def test_no_choice_takes_what_an_open_plan_needs_or_the_newest(
     assert open_number not in gone
     assert all(each.at < oldest for each in found if each.id in gone)
     assert not gone & {each.id for each in found[-SETTINGS.min_snapshots :]}
+
+
+def test_a_published_snapshot_stays_while_a_staged_copy_of_its_id_does() -> None:  # L-FLUSH-5, L-SEQ-8
+    found = published(20, at=NOW - 30 * HOUR_US)
+    late_copy = KnownSnapshot(100, found[10].at, "logs-3-x", is_current=False)
+    oldest_open = found[10].at
+
+    doomed = chosen([*found, late_copy], open_numbers={99}, oldest_open=oldest_open)
+
+    assert doomed.staged == ()  # it is newer than the open plan
+    assert 3 not in doomed.published
+    assert {1, 2, 4} <= set(doomed.published)
+
+
+HISTORIES = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 40)), max_size=15)
+
+
+@given(
+    count=st.integers(0, 20), copies=HISTORIES, opened=st.sets(st.integers(1, 20), max_size=3), data=st.data()
+)
+def test_no_expiry_leaves_a_staged_copy_whose_id_is_forgotten(
+    count: int, copies: list[tuple[int, int]], opened: set[int], data: st.DataObject
+) -> None:
+    """L-FLUSH-5, F-45: staged copies of any number, of any age, before and after an open plan."""
+    at = NOW - 30 * HOUR_US
+    staged = [
+        KnownSnapshot(100 + i, at + later, f"logs-{number}-x", is_current=False)
+        for i, (number, later) in enumerate(copies)
+    ]
+    found = sorted([*published(count, at=at), *staged], key=lambda each: (each.at, each.id))
+    oldest = at + data.draw(st.integers(0, 40)) if opened else None
+
+    doomed = chosen(found, open_numbers=opened, oldest_open=oldest)
+
+    kept = {each.wap for each in staged if each.id not in doomed.staged}
+    forgotten = {each.wap for each in found if each.id in doomed.published}
+    assert not kept & forgotten
+    assert not {f"logs-{number}-x" for number in opened} & forgotten
+    assert not [each for each in staged if each.id in doomed.staged and int(each.wap.split("-")[1]) in opened]  # type: ignore[union-attr]

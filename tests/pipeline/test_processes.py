@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from strandline.lake.connect import CONNECT_MODE
-from strandline.pipeline.node import open_node
+from strandline.node import open_node
 from tests.crash.pipeline_case import DATASET, Case, Child, Nursery, lake_of, lake_session
 from tests.crash.pipeline_child import load_some, read_until
 from tests.spark_sessions import ConnectServer

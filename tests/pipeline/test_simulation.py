@@ -1,12 +1,18 @@
 """The protocol under every fault that a seed can think of, without Spark (L-ACC-4, invariants 1 to 3, 6)."""
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from strandline.ledger.tally import Tally
 from strandline.persist.backend import ExpectSeq
 from strandline.pipeline import append as append_module
+from strandline.pipeline import flush as flush_module
+from strandline.pipeline import settle
+from strandline.pipeline.lease import Lease
+from strandline.pipeline.plan import FlushPlan
 from tests.pipeline.simulation import Plant, World, simulate
 
 SHARES = 10
@@ -14,14 +20,14 @@ QUICK = 500
 SLOW = 10_000
 
 
-def run(seeds: range) -> Counter[str]:
+def run(seeds: range, *, has_identity: bool = False) -> Counter[str]:
     """What happened in all those runs. A failure names its seed: simulate(seed) repeats it."""
     happened: Counter[str] = Counter()
     for seed in seeds:
         try:
-            world = simulate(seed)
+            world = simulate(seed, has_identity=has_identity)
         except BaseException as error:
-            error.add_note(f"tests.pipeline.simulation.simulate({seed}) repeats this run")
+            error.add_note(f"tests.pipeline.simulation.simulate({seed}, {has_identity=}) repeats this run")
             raise
         happened += events_of(world)
     return happened
@@ -55,11 +61,22 @@ def test_each_row_lands_once_whatever_is_killed_lost_late_or_doubled(share: int)
         assert happened[step] > 10, f"{step}: {happened}"
 
 
+@pytest.mark.parametrize("share", range(SHARES // 2))
+def test_each_key_lands_once_a_strand_where_the_dataset_has_an_identity(share: int) -> None:
+    """L-FLUSH-9, L-STAMP-7: whatever is left open by a flush or a load that died."""
+    happened = run(range(share * QUICK // SHARES, (share + 1) * QUICK // SHARES), has_identity=True)
+
+    for step in ("flush planned", "flush committed", "flush loading", "flush landed", "kills"):
+        assert happened[step] > 10, f"{step}: {happened}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("has_identity", [False, True], ids=["plain", "identity"])
 @pytest.mark.parametrize("share", range(SHARES))
-def test_ten_thousand_runs(share: int) -> None:
-    happened = run(range(QUICK + share * SLOW // SHARES, QUICK + (share + 1) * SLOW // SHARES))
+def test_ten_thousand_runs(share: int, has_identity: bool) -> None:
+    seeds = range(QUICK + share * SLOW // SHARES, QUICK + (share + 1) * SLOW // SHARES)
+    happened = run(seeds, has_identity=has_identity)
 
     for step in ("flush amended", "flush released", "strand held", "picks refused", "power cuts"):
         assert happened[step] > 10, f"{step}: {happened}"
@@ -72,10 +89,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.counts == second.counts
 
 
-def caught(plant: Plant, seeds: int = 200) -> str | None:
+def caught(plant: Plant, seeds: int = 200, *, has_identity: bool = False) -> str | None:
     for seed in range(seeds):
         try:
-            simulate(seed, plant)
+            simulate(seed, plant, has_identity=has_identity)
         except AssertionError as error:
             return str(error)
     return None
@@ -115,3 +132,22 @@ def test_it_finds_an_append_that_expects_no_ledger(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(append_module._Attempt, "_writes", without_expectation)
 
     assert caught(Plant()) is not None
+
+
+def test_it_finds_a_holder_that_does_not_settle_what_is_open_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L-FLUSH-9: the flushes that died are finished first, the loads only afterwards."""
+
+    def flushes_alone(job: settle.Job, lease: Lease, *, timeout_s: float) -> Iterator[settle.FlushResult]:
+        for _, plan in settle._open_plans(job):
+            if isinstance(plan, FlushPlan):
+                yield settle.land_flush(job, plan, lease, job.look(plan.id), is_resumed=True)
+
+    def then_the_loads(job: settle.Job, lease: Lease, *args: Any) -> Iterator[Any]:
+        yield from real(job, lease, *args)
+        yield from settle.settle_loads(job)
+
+    real = flush_module._land_all
+    monkeypatch.setattr(flush_module, "settle_open", flushes_alone)
+    monkeypatch.setattr(flush_module, "_land_all", then_the_loads)
+
+    assert caught(Plant(), has_identity=True) == "a key is there twice"

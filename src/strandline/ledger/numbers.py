@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.dataset import Strand
-from strandline.ledger.entry import NUMBERING, Entry, Raised, entry_of
+from strandline.ledger.entry import NUMBERING, ControlUnreadable, Entry, Raised, entry_of
 from strandline.persist import AtomicBackend
 
 # Between two entries that give out numbers stand at most a few that do not, so one page nearly always has
@@ -42,4 +42,11 @@ def head_of(b: AtomicBackend, strand: Strand) -> Head:
             if isinstance(entry, NUMBERING):
                 return Head(last, entry.hi)
         event = first - 1
-    return Head(last, (b.kv_get(floor_key(strand.dataset)) or 0) if last == 0 else 0)
+    return Head(last, _floor(b, strand.dataset) if last == 0 else 0)
+
+
+def _floor(b: AtomicBackend, dataset: str) -> int:
+    found = b.kv_get(floor_key(dataset))
+    if found is None or (type(found) is int and found >= 0):
+        return found or 0
+    raise ControlUnreadable(floor_key(dataset), None, f"{found!r:.80} is no seq")

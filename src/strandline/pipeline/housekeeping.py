@@ -31,13 +31,21 @@ def choose_expired(
     oldest_open: int | None,
 ) -> Doomed:
     """Pure. `found` is oldest first. Nothing goes that an open plan may need: neither its own snapshots nor
-    any that is newer than the plan."""
-    free = [each for each in found if oldest_open is None or each.at < oldest_open]
+    any that is newer than the plan. Nor does a published snapshot while some staged copy of its id stays:
+    once the id is forgotten, that copy could be published a second time."""
+    free = {each for each in found if oldest_open is None or each.at < oldest_open}
     staged = tuple(
-        each.id for each in free if not each.is_current and each.wap is not None and is_closed(each.wap)
+        each.id
+        for each in found
+        if each in free and not each.is_current and each.wap is not None and is_closed(each.wap)
     )
     history = [each for each in found if each.is_current]
-    removable = [each for each in history if each in set(free) and (each.wap is None or is_closed(each.wap))]
+    copied = {each.wap for each in found if not each.is_current and each.id not in staged}
+    removable = [
+        each
+        for each in history
+        if each in free and (each.wap is None or (is_closed(each.wap) and each.wap not in copied))
+    ]
     # Down to well below the limit at once, so that not every flush has to expire.
     over = len(history) - settings.max_snapshots
     count = over + settings.max_snapshots // 5 if over > 0 else 0

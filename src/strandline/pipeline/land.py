@@ -7,9 +7,9 @@ whoever comes by may do any step again: look what is there, and go on from that.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, Final
 
+from strandline.dataset import Dataset
 from strandline.errors import NotFoundError, OutcomeUnknown, StrandlineError, UnavailableError
 from strandline.failpoint import reach
 from strandline.lake.landing import Found, Published, Staged, Tables
@@ -43,44 +43,67 @@ def look(tables: Tables, dataset: str, id_: str) -> Found:
 
 
 def publish(
-    tables: Tables, dataset: str, plan: Plan, lease: Lease, stage: Callable[[], Any], *, found: Found
+    tables: Tables,
+    dataset: Dataset,
+    plan: Plan,
+    lease: Lease,
+    stage: Callable[[], Any],
+    *,
+    found: Found,
 ) -> Published:
     """Bring `plan` into the table, once. `found` is what is there already; `stage` writes it where it is
-    not."""
-    version = plan.version if isinstance(plan, FlushPlan) else 0
-    if found.published is None and _staged(found, version) is None:
+    not, and where it is too old (see `stale`)."""
+    version, name = plan.version if isinstance(plan, FlushPlan) else 0, dataset.name
+    old = stale(dataset, found)
+    if found.published is None and _staged(found, version, old) is None:
         reach("land.stage")
         try:
             stage()
         except StrandlineError:
             # Whoever took over while this process slept may have landed it, and removed what it is made of.
-            if look(tables, dataset, plan.id).published is None:
+            if look(tables, name, plan.id).published is None:
                 raise
         reach("land.staged")
-        found = look(tables, dataset, plan.id)
+        found = look(tables, name, plan.id)
     if found.published is not None:
         return found.published
-    staged = _staged(found, version)
+    staged = _staged(found, version, old)
     if staged is None:
-        raise NotPublished(dataset, plan.number, "what was staged is gone")
+        raise NotPublished(name, plan.number, "what was staged is gone")
     # Another may take over between this look at the fence and the pick. Then both pick, and Iceberg takes
     # one.
     lease.renew()
     reach("land.publish")
     try:
-        tables.publish(dataset, staged.snapshot)
+        tables.publish(name, staged.snapshot)
     except Exception as error:
         reach("land.refused")
-        after = look(tables, dataset, plan.id).published
+        after = look(tables, name, plan.id).published
         if after is None:
-            raise NotPublished(dataset, plan.number, str(error).partition("\n")[0][:200]) from error
+            raise NotPublished(name, plan.number, str(error).partition("\n")[0][:200]) from error
         return after
     reach("land.published")
-    return Published(**asdict(staged))
+    return Published(
+        staged.snapshot,
+        staged.version,
+        staged.rows,
+        staged.bytes,
+        staged.files,
+        staged.settled_drop,
+        staged.settle_failure,
+    )
 
 
-def _staged(found: Found, version: int) -> Staged | None:
-    return next((each for each in found.staged if each.version == version), None)
+def stale(dataset: Dataset, found: Found) -> frozenset[int]:
+    """The staged copies that must not be published any more: where repeats of committed rows are left out
+    (L-FLUSH-9), those from before the table's last commit, which may have brought a row that they hold."""
+    if not dataset.dedupe_on_flush:
+        return frozenset()
+    return frozenset(each.snapshot for each in found.staged if each.is_behind)
+
+
+def _staged(found: Found, version: int, old: frozenset[int]) -> Staged | None:
+    return next((each for each in found.staged if each.version == version and each.snapshot not in old), None)
 
 
 def record(site: Site, dataset: str, number: int, lease: Lease, writes: list[Write]) -> None:

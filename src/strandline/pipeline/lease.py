@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from strandline.clock import Clock
 from strandline.errors import HeldError, UnavailableError
+from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import ABSENT, AtomicBackend, Conflict, Delete, ExpectKey, Put
 
 TTL_S: Final = 60
@@ -76,7 +77,7 @@ class Lease:
 
 def holder_of(b: AtomicBackend, clock: Clock, scope: str) -> str | None:
     """Who holds `scope` now, None if nobody does."""
-    current: Any = b.kv_get(_lease_key(scope))
+    current = _kept(b, scope)
     return current["who"] if current is not None and current["until"] > clock.now_us() else None
 
 
@@ -84,18 +85,39 @@ def take_lease(b: AtomicBackend, clock: Clock, scope: str) -> Lease:
     """Take `scope` now, or raise LeaseHeld with who holds it."""
     holder = uuid.uuid4().hex
     while True:
-        current: Any = b.kv_get(_lease_key(scope))
+        current = _kept(b, scope)
         if current is not None and current["until"] > clock.now_us():
             raise LeaseHeld(scope, current["who"], (current["until"] - clock.now_us()) / 1e6)
-        fence = b.kv_get(_fence_key(scope))
+        fence = _kept_fence(b, scope)
         seen = [
             ExpectKey(_lease_key(scope), ABSENT if current is None else current),
-            ExpectKey(_fence_key(scope), ABSENT if fence is None else fence),
+            ExpectKey(_fence_key(scope), fence or ABSENT),
         ]
-        mine = (fence or 0) + 1
+        mine = fence + 1
         writes = [Put(_lease_key(scope), _value(holder, mine, clock)), Put(_fence_key(scope), mine)]
         if not isinstance(b.commit(seen, writes), Conflict):
             return Lease(b, clock, scope, holder, mine)
+
+
+def _kept(b: AtomicBackend, scope: str) -> Any:
+    """The lease as it is stored, None if there is none. What is no lease is nobody's to take over."""
+    found: Any = b.kv_get(_lease_key(scope))
+    if found is None:
+        return None
+    types = {"holder": str, "who": str, "fence": int, "until": int}
+    if isinstance(found, Mapping) and all(type(found.get(name)) is kind for name, kind in types.items()):
+        return found
+    raise ControlUnreadable(_lease_key(scope), None, f"{found!r:.80} is no lease")
+
+
+def _kept_fence(b: AtomicBackend, scope: str) -> int:
+    """The fence of the newest holder, 0 if there was none."""
+    found: Any = b.kv_get(_fence_key(scope))
+    if found is None:
+        return 0
+    if type(found) is int and found > 0:
+        return found
+    raise ControlUnreadable(_fence_key(scope), None, f"{found!r:.80} is no fence")
 
 
 def await_lease(b: AtomicBackend, clock: Clock, scope: str, *, timeout_s: float) -> Lease:

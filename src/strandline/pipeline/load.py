@@ -4,34 +4,56 @@ Its input is fixed first: Spark writes it once into a scratch table, so that eac
 transaction reserves its numbers in the ledger of each source and takes a flush number; then it is staged,
 published and recorded as a flush is. Until it is landed or released no reader passes its numbers.
 
-    loaded/<dataset>/<request id>    {"load", "number"}: what a repeat of the request finds
+    loaded/<dataset>/<request id>    {"load", "number", "event", "rows", "columns"}: what a repeat of the
+                                     request finds, and what its rows are compared by
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
+import msgspec
+
 from strandline.dataset import Dataset, Strand, merged
-from strandline.errors import OutcomeUnknown, UnavailableError
+from strandline.errors import OutcomeUnknown, UnavailableError, UsageError
 from strandline.failpoint import reach
-from strandline.lake.landing import BURNED, FixedInput, Found, LoadLanding, Published, Tables
-from strandline.ledger.entry import Landed, Released, Reserved, append_of
+from strandline.lake.landing import FixedInput, Settle, Tables
+from strandline.ledger.entry import ControlUnreadable, Reserved, append_of
 from strandline.ledger.numbers import head_of
 from strandline.persist import ABSENT, Conflict, Event, ExpectKey, ExpectSeq, Put
 from strandline.persist.backend import Expectation, Write
-from strandline.pipeline.land import look, publish, record
+from strandline.pipeline.append import Busy, ExpectationUnmet, RequestIdReused
 from strandline.pipeline.lease import Lease, LeaseLost, held
-from strandline.pipeline.plan import CLOSING, LoadPlan, closing, flush_stream, loading, open_plan
+from strandline.pipeline.plan import (
+    CLOSING,
+    LoadPlan,
+    flush_stream,
+    loading,
+    number_of,
+    open_plan,
+    ranges_of,
+    readable,
+    text,
+    whole,
+)
 from strandline.pipeline.registry import dataset_stream, declared
+from strandline.pipeline.scratch import announce_scratch, drop_scratch, sweep_scratch
+from strandline.pipeline.settle import Job, LoadResult, settle_load, settle_open
 from strandline.pipeline.site import Site
 from strandline.ranges import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-WAIT_S = 600
+__all__ = ["MAX_SOURCES", "WAIT_S", "LoadReleased", "LoadResult", "LoadTables", "load", "settled_load"]
+
+WAIT_S: Final = 600
+MAX_SOURCES: Final = 100_000  # one transaction reserves the numbers of each, and one event names them
+_FIRST_WAIT_S: Final = 0.002
+_LONGEST_WAIT_S: Final = 0.25
 
 
 class LoadReleased(UnavailableError):
@@ -44,27 +66,49 @@ class LoadReleased(UnavailableError):
         self.dataset, self.load = dataset, load
 
 
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """A load that landed, and the seqs that the rows of each source got."""
+class TooManySources(UsageError):
+    """A load brings rows of more sources than one transaction can number."""
 
-    dataset: str
-    load: str
-    number: int
-    rows: int
-    bytes: int = 0
-    files: int = 0
-    ranges: Mapping[str, Range] = field(default_factory=dict)
-    duplicates: int = 0
-    is_repeat: bool = False
+    def __init__(self, dataset: str, found: int) -> None:
+        super().__init__(
+            f"a load into {dataset!r} has rows of {found:,} sources, at most {MAX_SOURCES:,} fit in one",
+            hint="split it by source, or give the rows one source with `source`",
+        )
+        self.dataset, self.found = dataset, found
 
 
 class LoadTables(Tables, Protocol):
-    """What a load asks beside: to fix its input."""
+    """What a load asks beside: to fix its input, and to know it again."""
 
     def fix_input(
         self, df: "DataFrame", dataset: Dataset, load_id: str, *, source: str | None
     ) -> tuple[FixedInput, Dataset]: ...
+
+    def columns_of(self, df: "DataFrame") -> Mapping[str, str]: ...
+
+    def count_of(self, df: "DataFrame") -> int: ...
+
+
+class _Marker(msgspec.Struct, frozen=True):
+    load: str
+    number: int
+    event: int
+    rows: int
+    columns: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a caller wants loaded, and what goes into the same transaction. `marker` is what was there when
+    the load began."""
+
+    id: str
+    key: str
+    marker: Any
+    source: str | None
+    columns: str
+    expected: Sequence[Expectation]
+    also: Sequence[Write]
 
 
 def load(
@@ -75,247 +119,292 @@ def load(
     *,
     source: str | None = None,
     request_id: str | None = None,
+    settle: Settle | None = None,
+    expected: Sequence[Expectation] = (),
+    also: Sequence[Write] = (),
 ) -> LoadResult:
     """Land the rows of `df`. A repeat under the same `request_id` finishes what the first left, and adds
-    nothing.
+    nothing; with other columns, another `source` or another number of rows it is RequestIdReused. (Other
+    values in as many rows go unnoticed: comparing them would cost as much as loading them.)
 
-    A crash before the reservation leaves a scratch table and nothing else; after it, the next flush or load
-    of the dataset finishes it.
+    A crash before the reservation leaves a scratch table, which the next flush or load of the dataset drops;
+    after it, they finish the load. `settle` is the hook of a flush that has to be finished first. `also` is
+    written with the reservation, if what is `expected` holds; else ExpectationUnmet.
     """
     if site.is_strict:
         site.known(dataset)
+    job = Job(site, tables, dataset, settle)
+    columns = _columns(tables, df, source)
+    id_ = request_id if request_id is not None else site.random_hex()
+    key = _request_key(dataset, id_)
     while True:
-        marker = site.b.kv_get(_request_key(dataset, request_id)) if request_id is not None else None
-        if marker is not None and (first := _repeat(site, tables, dataset, marker)) is not None:
-            return first
-        result = _load_anew(site, tables, dataset, df, source, request_id, marker)
+        marker = site.b.kv_get(key)
+        if marker is not None:
+            known = _marker(key, marker)
+            if (first := _repeat(job, known)) is not None:
+                if known.columns != columns or known.rows != tables.count_of(df):
+                    raise RequestIdReused(dataset, id_)
+                return first
+        result = _load_anew(job, tables, df, _Request(id_, key, marker, source, columns, expected, also))
         if result is not None:
             return result
 
 
-def _load_anew(
-    site: Site,
-    tables: LoadTables,
-    dataset: str,
-    df: "DataFrame",
-    source: str | None,
-    request_id: str | None,
-    marker: Any,
+def settled_load(
+    site: Site, tables: Tables, dataset: str, request_id: str, *, settle: Settle | None = None
 ) -> LoadResult | None:
+    """What became of a request: its result once it has landed, which this sees to; None where it never came
+    to its reservation, or was released."""
+    key = _request_key(dataset, request_id)
+    marker = site.b.kv_get(key)
+    return None if marker is None else _repeat(Job(site, tables, dataset, settle), _marker(key, marker))
+
+
+def _columns(tables: LoadTables, df: "DataFrame", source: str | None) -> str:
+    """A digest of what is known of a DataFrame before it is computed."""
+    return sha256(msgspec.json.encode([source, sorted(tables.columns_of(df).items())])).hexdigest()
+
+
+def _load_anew(job: Job, tables: LoadTables, df: "DataFrame", request: _Request) -> LoadResult | None:
     """None where another brought the same request meanwhile."""
-    load_id = site.random_hex()
+    site, dataset, load_id = job.site, job.dataset, job.site.random_hex()
+    sweep_scratch(site, tables, dataset)
     with held(site.b, site.clock, f"load/{load_id}") as lease:
-        reach("load.fix")
-        schema = site.schema(dataset).dataset
-        fixed, grown = tables.fix_input(df, schema, load_id, source=source)
-        reach("load.fixed")
-        if not sum(fixed.rows.values()):
-            tables.drop_input(fixed)
-            return LoadResult(dataset, load_id, 0, 0)
-        with _alone(site, grown):
-            plan = _reserve(site, dataset, grown, fixed, load_id, lease, request_id or load_id, marker)
-            if plan is None:
-                tables.drop_input(fixed)
-                return None
-            result = settle_load(site, tables, dataset, plan, lease, is_fresh=True)
-            if result is None:
-                raise LoadReleased(dataset, load_id)
-            return result
-
-
-def _alone(site: Site, dataset: Dataset) -> AbstractContextManager[object]:
-    """Rows that a flush and a load bring at once could miss each other in their look for duplicates."""
-    if not dataset.dedupe_on_flush:
-        return nullcontext()
-    return held(site.b, site.clock, f"flush/{dataset.name}", timeout_s=WAIT_S)
-
-
-def _repeat(site: Site, tables: LoadTables, dataset: str, marker: Any) -> LoadResult | None:
-    """What became of a request that was here before; None if its load was released, so that it may run
-    anew."""
-    number, event = marker["number"], site.standing.numbers(dataset).open.get(marker["number"])
-    if event is not None:
-        plan = open_plan(site.b, dataset, number, event)
-        assert isinstance(plan, LoadPlan)
-        with held(site.b, site.clock, f"load/{plan.load}", timeout_s=WAIT_S) as lease:
-            if number in site.standing.numbers(dataset).open:
-                settle_load(site, tables, dataset, plan, lease)
-    closed = _closing_event(site, dataset, number, marker["event"])
-    if closed.type == "released":
-        return None
-    data = closed.data
-    ranges = {source: Range(lo, hi) for source, (lo, hi) in data["ranges"].items()}
-    return LoadResult(
-        dataset,
-        data["load"],
-        number,
-        data["rows"],
-        data["bytes"],
-        data["files"],
-        ranges,
-        data["duplicates"],
-        is_repeat=True,
-    )
-
-
-def _closing_event(site: Site, dataset: str, number: int, first: int) -> Event:
-    stream = flush_stream(dataset)
-    while page := list(site.b.read_range(stream, first, site.b.last_seq(stream), limit=8)):
-        for event in page:
-            if event.type in CLOSING and event.data["number"] == number:
-                return event
-        first = page[-1].seq + 1
-    raise UnavailableError(
-        f"load {number} of {dataset!r} is open and held by another",
-        hint="repeat the load when that has ended",
-    )
-
-
-def _reserve(
-    site: Site,
-    dataset: str,
-    grown: Dataset,
-    fixed: FixedInput,
-    load_id: str,
-    lease: Lease,
-    request: str,
-    marker: Any,
-) -> LoadPlan | None:
-    """One transaction: the numbers of each source, the flush number, what the schema grew by, and the
-    request's marker, which must be what it was when the load began: else another has brought it, and this
-    is None."""
-    key = _request_key(dataset, request)
-    stream = flush_stream(dataset)
-    while True:
-        at, event = site.clock.now_us(), site.b.last_seq(stream)
-        number = site.standing.numbers(dataset).last + 1
-        schema = site.schema(dataset)
-        # Another may have grown the schema since the input was fixed; SchemaBreaking if the two do not fit.
-        wanted = merged(schema.dataset, grown) if schema.event else grown
-        wanted = replace(wanted, version=schema.event + (wanted.version != schema.event))
-        heads = {source: head_of(site.b, Strand(dataset, source)) for source in fixed.rows}
-        ranges = {
-            source: Range(heads[source].hi, heads[source].hi + rows) for source, rows in fixed.rows.items()
-        }
-        id_ = f"{dataset}-{number}-{site.random_hex()}"
-        plan = LoadPlan(number, id_, lease.fence, load_id, max(wanted.version, 1), at, fixed, ranges)
-        expected: list[Expectation] = [lease.guard, ExpectSeq(stream, event)]
-        writes: list[Write] = [loading(dataset, plan)]
-        if schema.event == 0 or wanted.version != schema.event:
-            expected.append(ExpectSeq(dataset_stream(dataset), schema.event))
-            writes.append(declared(replace(wanted, version=schema.event + 1), at))
-        for source, each in ranges.items():
-            ledger = Strand(dataset, source).ledger
-            expected.append(ExpectSeq(ledger, heads[source].event))
-            entry = Reserved(load_id, number, id_, lease.fence, each.lo, each.hi)
-            writes += [append_of(ledger, every, at) for every in (*heads[source].opening, entry)]
-        expected.append(ExpectKey(key, ABSENT if marker is None else marker))
-        writes.append(Put(key, {"load": load_id, "number": number, "event": event + 1}))
-        reach("load.reserve")
+        announce_scratch(site, dataset, load_id, lease)
+        plan: LoadPlan | None = None
+        outcome: LoadResult | None = None
         try:
-            outcome = site.b.commit(expected, writes)
+            fixed, grown = _fix(job, tables, df, load_id, request.source)
+            if not fixed.rows:
+                outcome = LoadResult(dataset, load_id, 0, 0)
+            else:
+                with _alone(job, grown) as alone:
+                    plan = _Reservation(job, request, grown, fixed, load_id, lease, alone).make()
+                    if plan is not None:
+                        return _landed(settle_load(job, plan, lease, is_fresh=True), dataset, load_id)
         except OutcomeUnknown:
-            continue  # where it was done after all, the marker is in the way of the next try
-        reach("load.reserved")
-        if not isinstance(outcome, Conflict):
-            return plan
-        if outcome.name == lease.guard.key:
-            raise LeaseLost(lease.scope)
-        if outcome.name == key:
-            return _reserved(site, dataset, load_id, outcome.actual)
+            raise  # it may be reserved, and then its input is needed; if it is not, a sweep finds the table
+        except BaseException as error:
+            if plan is None:
+                _drop_after(error, job, load_id, lease)
+            raise
+        drop_scratch(site, tables, dataset, load_id, lease)
+        return outcome
 
 
-def _reserved(site: Site, dataset: str, load_id: str, marker: Any) -> LoadPlan | None:
-    """This very load, whose first answer was lost; None if the request is another's by now."""
-    if marker is ABSENT or marker["load"] != load_id:
-        return None
-    plan = open_plan(site.b, dataset, marker["number"], marker["event"])
-    assert isinstance(plan, LoadPlan)
-    return plan
+def _fix(
+    job: Job, tables: LoadTables, df: "DataFrame", load_id: str, source: str | None
+) -> tuple[FixedInput, Dataset]:
+    reach("load.fix")
+    fixed, grown = tables.fix_input(df, job.site.schema(job.dataset).dataset, load_id, source=source)
+    reach("load.fixed")
+    if len(fixed.rows) > MAX_SOURCES:
+        raise TooManySources(job.dataset, len(fixed.rows))
+    return fixed, grown
 
 
-def settle_load(
-    site: Site, tables: Tables, dataset: str, plan: LoadPlan, lease: Lease, *, is_fresh: bool = False
-) -> LoadResult | None:
-    """Bring an open load to its end: landed, or, where its input is gone, released; then None."""
-    schema = site.known(dataset).dataset
-    found = Found(None, ()) if is_fresh else look(tables, dataset, plan.id)
-    # The empty commit of a burn that was cut short is staged too, and is no beginning.
-    is_staged = any(each.version != BURNED for each in found.staged)
-    is_begun = is_fresh or found.published is not None or is_staged
-    if not is_begun and not tables.has_input(plan.input):
-        tables.ensure(schema, has_landed=site.standing.numbers(dataset).has_landed)
-        reach("load.burn")
-        tables.burn(dataset, plan.id)
-        reach("load.burned")
-        found = look(tables, dataset, plan.id)
-
-    def stage() -> None:
-        tables.ensure(schema, has_landed=site.standing.numbers(dataset).has_landed)
-        reach("load.ensured")
-        landing: LoadLanding = plan.landing(schema)
-        tables.stage(landing)
-
-    published = publish(tables, dataset, plan, lease, stage, found=found)
-    if published.version == BURNED:
-        _release(site, dataset, plan, lease)
-        return None
-    result = _result(dataset, plan, published)
-    at = site.clock.now_us()
-    landed = closing(
-        dataset,
-        "landed",
-        at,
-        {
-            "number": plan.number,
-            "id": plan.id,
-            "load": plan.load,
-            "rows": result.rows,
-            "bytes": result.bytes,
-            "files": result.files,
-            "duplicates": result.duplicates,
-            "ranges": {source: [each.lo, each.hi] for source, each in plan.ranges.items()},
-        },
-    )
-    entries = [
-        append_of(Strand(dataset, source).ledger, Landed(plan.load, plan.number, each.lo, each.hi), at)
-        for source, each in plan.ranges.items()
-    ]
-    record(site, dataset, plan.number, lease, [landed, *entries])
-    reach("load.landed")
-    tables.drop_input(plan.input)
-    reach("load.dropped")
+def _landed(result: LoadResult | None, dataset: str, load_id: str) -> LoadResult:
+    if result is None:
+        raise LoadReleased(dataset, load_id)
     return result
 
 
-def _result(dataset: str, plan: LoadPlan, published: Published) -> LoadResult:
-    reserved = sum(map(len, plan.ranges.values()))
-    return LoadResult(
-        dataset,
-        plan.load,
-        plan.number,
-        published.rows,
-        published.bytes,
-        published.files,
-        plan.ranges,
-        duplicates=reserved - published.rows,
-    )
+def _drop_after(error: BaseException, job: Job, load_id: str, lease: Lease) -> None:
+    """The first error is the one to raise; a table that cannot be dropped now is dropped by a sweep."""
+    try:
+        drop_scratch(job.site, job.tables, job.dataset, load_id, lease)
+    except Exception as second:  # noqa: BLE001  # told with the first
+        error.add_note(f"its scratch table is left to the next flush or load: {second}")
 
 
-def _release(site: Site, dataset: str, plan: LoadPlan, lease: Lease) -> None:
-    """Give the numbers up. The id is burned by now: a late publish by the old holder is refused."""
-    at = site.clock.now_us()
-    released = closing(
-        dataset,
-        "released",
-        at,
-        {"number": plan.number, "id": plan.id, "load": plan.load, "reason": "its fixed input is gone"},
+@contextmanager
+def _alone(job: Job, dataset: Dataset) -> Iterator[Lease | None]:
+    """Rows that a flush and a load bring at once could miss each other in their look for duplicates: in a
+    dataset that leaves those out, nothing else is open or opened inside the block."""
+    if not dataset.dedupe_on_flush:
+        yield None
+        return
+    site = job.site
+    with held(site.b, site.clock, f"flush/{dataset.name}", timeout_s=WAIT_S) as lease:
+        for _ in settle_open(job, lease, timeout_s=WAIT_S):
+            pass
+        yield lease
+
+
+# The reservation
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    """One transaction: the numbers of each source, the flush number, what the schema grew by, and the
+    request's marker, which must be what it was when the load began."""
+
+    job: Job
+    request: _Request
+    grown: Dataset
+    fixed: FixedInput
+    load: str
+    lease: Lease
+    alone: Lease | None
+
+    def make(self) -> LoadPlan | None:
+        """The plan; None where another brought the request, or the dataset got other rules: begin again.
+
+        Busy, or OutcomeUnknown where the store's answers are lost, after the time that an append has.
+        """
+        site, began, wait_s, is_unknown = self.job.site, self.job.site.clock.now_us(), 0.0, False
+        while True:
+            schema = self._schema()
+            if schema is None:
+                return None
+            plan, expected, writes = self._decide(*schema)
+            reach("load.reserve")
+            conflict: Conflict | None = None
+            failure: UnavailableError | None = None
+            try:
+                outcome = site.b.commit(expected, writes)
+                conflict = outcome if isinstance(outcome, Conflict) else None
+            except UnavailableError as error:
+                if not is_unknown and not isinstance(error, OutcomeUnknown):
+                    raise  # nothing was written
+                is_unknown, failure = True, error
+            reach("load.reserved")
+            if conflict is None and failure is None:
+                return plan
+            if conflict is not None:
+                # Any conflict settles the tries before it: their marker is there, or what they expected is
+                # gone for good.
+                is_unknown = False
+                if conflict.name == self.request.key:
+                    return self._ours(conflict.actual)
+                self._raise_lost(conflict)
+            waited_s = (site.clock.now_us() - began) / 1e6
+            if waited_s > site.spool.append_timeout_s:
+                self._give_up(conflict, failure, waited_s)
+            site.clock.sleep(wait_s)
+            wait_s = min(max(wait_s, _FIRST_WAIT_S) * 2, _LONGEST_WAIT_S)
+
+    def _schema(self) -> tuple[Dataset, int] | None:
+        """What the dataset becomes, and its newest event. Another may have grown it since the input was
+        fixed; SchemaBreaking if the two do not fit, None if it needs the flush lease by now."""
+        schema = self.job.site.schema(self.job.dataset)
+        wanted = merged(schema.dataset, self.grown) if schema.event else self.grown
+        if wanted.dedupe_on_flush and self.alone is None:
+            return None
+        return replace(wanted, version=schema.event + (wanted.version != schema.event)), schema.event
+
+    def _decide(self, wanted: Dataset, newest: int) -> tuple[LoadPlan, list[Expectation], list[Write]]:
+        site, dataset, rows = self.job.site, self.job.dataset, self.fixed.rows
+        stream, at = flush_stream(dataset), self.job.site.clock.now_us()
+        event = site.b.last_seq(stream)
+        number = site.standing.numbers(dataset).last + 1
+        heads = {source: head_of(site.b, Strand(dataset, source)) for source in rows}
+        ranges = {source: Range(head.hi, head.hi + rows[source]) for source, head in heads.items()}
+        id_ = f"{dataset}-{number}-{site.random_hex()}"
+        fence = self.lease.fence
+        plan = LoadPlan(number, id_, fence, self.load, max(wanted.version, 1), at, self.fixed, ranges)
+        # The marker comes first: the conflict that tells of a lost answer is told before any other.
+        had = self.request.marker
+        expected: list[Expectation] = [ExpectKey(self.request.key, ABSENT if had is None else had)]
+        expected += [self.lease.guard, *([self.alone.guard] if self.alone else []), *self.request.expected]
+        expected.append(ExpectSeq(stream, event))
+        marker = _Marker(self.load, number, event + 1, sum(rows.values()), self.request.columns)
+        writes: list[Write] = [*self.request.also, loading(dataset, plan)]
+        writes.append(Put(self.request.key, msgspec.structs.asdict(marker)))
+        if newest == 0 or wanted.version != newest:
+            expected.append(ExpectSeq(dataset_stream(dataset), newest))
+            writes.append(declared(replace(wanted, version=newest + 1), at))
+        for source, each in ranges.items():
+            ledger = Strand(dataset, source).ledger
+            expected.append(ExpectSeq(ledger, heads[source].event))
+            entry = Reserved(self.load, number, id_, fence, each.lo, each.hi)
+            writes += [append_of(ledger, every, at) for every in (*heads[source].opening, entry)]
+        return plan, expected, writes
+
+    def _raise_lost(self, conflict: Conflict) -> None:
+        for lease in (self.lease, self.alone):
+            if lease is not None and conflict.name == lease.guard.key:
+                raise LeaseLost(lease.scope)
+        names = {each.key if isinstance(each, ExpectKey) else each.stream for each in self.request.expected}
+        if conflict.name in names:
+            raise ExpectationUnmet(conflict)
+
+    def _give_up(self, conflict: Conflict | None, failure: UnavailableError | None, waited_s: float) -> None:
+        if conflict is not None:
+            raise Busy(conflict.name, waited_s)
+        dataset, id_ = self.job.dataset, self.request.id
+        raise OutcomeUnknown(
+            f"the answer to a load into {dataset!r} was lost; repeat it with request_id={id_!r}",
+            once=(f"loaded/{dataset}", id_),
+        ) from failure
+
+    def _ours(self, marker: Any) -> LoadPlan | None:
+        """This very load, whose first answer was lost; None if the request is another's by now."""
+        found = None if marker is ABSENT else _marker(self.request.key, marker)
+        if found is None or found.load != self.load:
+            return None
+        return _load_plan(self.job, found.number, found.event)
+
+
+# Repeats
+
+
+def _marker(key: str, value: Any) -> _Marker:
+    with readable(key, None):
+        return msgspec.convert(value, _Marker)
+
+
+def _load_plan(job: Job, number: int, event: int) -> LoadPlan:
+    plan = open_plan(job.site.b, job.dataset, number, event)
+    if not isinstance(plan, LoadPlan):
+        raise ControlUnreadable(flush_stream(job.dataset), event, f"number {number} is no load")
+    return plan
+
+
+def _repeat(job: Job, marker: _Marker) -> LoadResult | None:
+    """What became of a request that was here before; None if its load was released, so that it may run
+    anew."""
+    site, number = job.site, marker.number
+    event = site.standing.numbers(job.dataset).open.get(number)
+    if event is not None and job.schema().dedupe_on_flush:
+        with _alone(job, job.schema()):
+            pass  # it is settled by now, with whatever else was open
+    elif event is not None:
+        plan = _load_plan(job, number, event)
+        with held(site.b, site.clock, f"load/{plan.load}", timeout_s=WAIT_S) as lease:
+            if number in site.standing.numbers(job.dataset).open:
+                settle_load(job, plan, lease)
+    closed = _closing_event(job, number, marker.event)
+    return None if closed.type == "released" else _result_of(closed, job.dataset)
+
+
+def _result_of(landed: Event, dataset: str) -> LoadResult:
+    with readable(landed.stream, landed.seq):
+        data = landed.data
+        return LoadResult(
+            dataset,
+            text(data, "load"),
+            whole(data, "number"),
+            whole(data, "rows"),
+            whole(data, "bytes"),
+            whole(data, "files"),
+            ranges_of(data["ranges"]),
+            whole(data, "duplicates"),
+            is_repeat=True,
+        )
+
+
+def _closing_event(job: Job, number: int, first: int) -> Event:
+    b, stream = job.site.b, flush_stream(job.dataset)
+    while page := list(b.read_range(stream, first, b.last_seq(stream), limit=8)):
+        for event in page:
+            if event.type in CLOSING and number_of(event) == number:
+                return event
+        first = page[-1].seq + 1
+    raise UnavailableError(
+        f"load {number} of {job.dataset!r} is open and held by another",
+        hint="repeat the load when that has ended",
     )
-    entries = [
-        append_of(Strand(dataset, source).ledger, Released(plan.load, plan.number, each.lo, each.hi), at)
-        for source, each in plan.ranges.items()
-    ]
-    record(site, dataset, plan.number, lease, [released, *entries])
 
 
 def _request_key(dataset: str, request_id: str) -> str:

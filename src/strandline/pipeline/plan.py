@@ -14,17 +14,19 @@ bits, so that no other life of the store has used it. A Share is what a flush ta
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from strandline.dataset import Dataset
 from strandline.lake.landing import FixedInput, FlushLanding, LoadLanding, Piece
 from strandline.ledger.entry import ControlUnreadable
-from strandline.persist import Append, AtomicBackend, Event
+from strandline.persist import Append, AtomicBackend, BlobRef, Event
 from strandline.ranges import Range
 
 OPENING: Final = ("planned", "loading")
 CLOSING: Final = ("committed", "landed", "released")
+Reason = Literal["command", "refresh", "size", "age", "resume", "shutdown"]  # why a flush was begun
 _PAGE: Final = 8  # a plan may name thousands of segments
 
 
@@ -152,33 +154,79 @@ def _shares_data(strands: Mapping[str, Share]) -> dict[str, Any]:
     }
 
 
+# Read again. What governs work and cannot be read stops it (L-CTL-4).
+
+
+@contextmanager
+def readable(stream: str, seq: int | None) -> Iterator[None]:
+    """Around the reading of an event, or of a key where there is no seq: ControlUnreadable if it fails."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ControlUnreadable(stream, seq, f"{type(error).__name__}: {error}"[:200]) from error
+
+
+def whole(data: Mapping[str, Any], name: str) -> int:
+    value = data[name]
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is {value!r:.40}")
+    return value
+
+
+def text(data: Mapping[str, Any], name: str) -> str:
+    value = data[name]
+    if type(value) is not str:
+        raise ValueError(f"{name} is {value!r:.40}")
+    return value
+
+
+def number_of(event: Event) -> int:
+    """The flush number that an event of `flush/<dataset>` is about."""
+    with readable(event.stream, event.seq):
+        return whole(event.data, "number")
+
+
+def ranges_of(data: Mapping[str, Any]) -> dict[str, Range]:
+    return {source: Range(lo, hi) for source, (lo, hi) in data.items()}
+
+
 def _shares(data: Mapping[str, Any]) -> dict[str, Share]:
     return {
         source: Share(
             tuple(Range(lo, hi) for lo, hi in share["ranges"]),
-            share["next"],
-            share["rows"],
-            share["bytes"],
-            tuple(Piece(source=source, **piece) for piece in share["pieces"]),
+            whole(share, "next"),
+            whole(share, "rows"),
+            whole(share, "bytes"),
+            tuple(_piece(source, piece) for piece in share["pieces"]),
         )
         for source, share in data.items()
     }
 
 
+def _piece(source: str, data: Mapping[str, Any]) -> Piece:
+    segment = data["segment"]
+    if not isinstance(segment, BlobRef):
+        raise TypeError(f"segment is {segment!r:.40}")
+    return Piece(source, segment, *(whole(data, name) for name in ("first_row", "rows", "lo", "at")))
+
+
 def plan_of(event: Event) -> Plan:
     """The plan that an opening event holds."""
-    data, at = event.data, int(event.at)
-    try:
-        common = {name: data[name] for name in ("number", "id", "fence", "schema")}
+    with readable(event.stream, event.seq):
+        data, at = event.data, int(event.at)
+        number, id_, fence = whole(data, "number"), text(data, "id"), whole(data, "fence")
+        schema = whole(data, "schema")
         if event.type == "planned":
-            return FlushPlan(**common, reason=data["reason"], at=at, strands=_shares(data["strands"]))
-        if event.type == "loading":
-            ranges = {source: Range(lo, hi) for source, (lo, hi) in data["ranges"].items()}
-            return LoadPlan(
-                **common, load=data["load"], at=at, input=FixedInput(**data["input"]), ranges=ranges
+            return FlushPlan(
+                number, id_, fence, text(data, "reason"), schema, at, strands=_shares(data["strands"])
             )
-    except (TypeError, ValueError, KeyError) as error:
-        raise ControlUnreadable(event.stream, event.seq, str(error)) from error
+        if event.type == "loading":
+            input_ = data["input"]
+            rows = {source: whole(input_["rows"], source) for source in input_["rows"]}
+            fixed = FixedInput(text(input_, "table"), whole(input_, "snapshot"), rows)
+            return LoadPlan(
+                number, id_, fence, text(data, "load"), schema, at, fixed, ranges_of(data["ranges"])
+            )
     raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
 
 
@@ -192,10 +240,11 @@ def open_plan(b: AtomicBackend, dataset: str, number: int, event: int) -> Plan:
     if isinstance(plan, LoadPlan):
         return plan
     for later in _events(b, stream, event + 1):
-        if later.type == "amended" and later.data["number"] == number:
+        if later.type == "amended" and number_of(later) == number:
+            with readable(stream, later.seq):
+                strands, version = _shares(later.data["strands"]), whole(later.data, "version")
             versions = {**plan.versions, plan.version: plan.strands}
-            strands = _shares(later.data["strands"])
-            plan = replace(plan, strands=strands, version=later.data["version"], versions=versions)
+            plan = replace(plan, strands=strands, version=version, versions=versions)
     return plan
 
 
@@ -205,10 +254,10 @@ def plans_after(b: AtomicBackend, dataset: str, number: int, until: int) -> Iter
     first = _first_opening_above(b, stream, number)
     for event in _events(b, stream, first):
         if event.type in OPENING:
-            if event.data["number"] > until:
+            if (opened := number_of(event)) > until:
                 return
-            if event.data["number"] > number:
-                yield event.data["number"], event
+            if opened > number:
+                yield opened, event
 
 
 def _first_opening_above(b: AtomicBackend, stream: str, number: int) -> int:
@@ -217,7 +266,7 @@ def _first_opening_above(b: AtomicBackend, stream: str, number: int) -> int:
     while low < high:
         middle = (low + high) // 2
         opening = next((each for each in _events(b, stream, middle) if each.type in OPENING), None)
-        if opening is None or opening.data["number"] > number:
+        if opening is None or number_of(opening) > number:
             high = middle
         else:
             low = opening.seq + 1
@@ -251,15 +300,16 @@ class Numbers:
 
 
 def with_event(numbers: Numbers, event: Event) -> Numbers:
-    number = event.data["number"]
+    if event.type not in (*OPENING, *CLOSING, "raised", "amended"):
+        raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
+    number = number_of(event)
     if event.type in OPENING:
         return replace(numbers, last=number, open={**numbers.open, number: event.seq})
     if event.type in CLOSING:
         still = {each: at for each, at in numbers.open.items() if each != number}
-        at = int(event.at) if event.type == "committed" else numbers.flushed_at
+        with readable(event.stream, event.seq):
+            at = int(event.at) if event.type == "committed" else numbers.flushed_at
         return replace(numbers, open=still, flushed_at=at, has_landed=True)
     if event.type == "raised":
         return replace(numbers, last=number, has_landed=True)
-    if event.type == "amended":
-        return numbers
-    raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
+    return numbers

@@ -18,7 +18,7 @@ from strandline.pipeline.plan import Share
 from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet
 
-MAX_PIECES: Final = 5_000  # a plan is one event, and names each of them
+MAX_PIECES: Final = 5_000  # a plan is one event, and names each of them; so it has no more strands either
 _CHECKERS: Final = 4
 
 

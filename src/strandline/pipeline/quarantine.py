@@ -3,13 +3,15 @@ them.
 
 `quarantine/<dataset>` holds, in the transaction that numbered the good rows of the same batch:
 
-    quarantined  {rows: BlobRef, count, reasons: [text, …], source}    the entry; its seq is its name
-    retried      {entry}                                               appended again
+    quarantined  {rows: BlobRef, form: 2, count, reasons: [text, …], source}   the entry; its seq is its name
+    retried      {entry}                                                       appended again
     dropped      {entry, count, reason}
 
-The rows are NDJSON in the content store. What JSON lacks is a mapping of one key: {"$bytes": base64},
-{"$datetime": ISO}, {"$date": ISO}, {"$decimal": text}, {"$float": "nan"}, {"$int": text}, {"$items": [[key,
-value], …]}, and {"$repr": text} for what cannot be given back.
+The rows are NDJSON in the content store, a line {"row", "reason"} each; the event has the first reasons, for
+lists. (Of an event without a form each line is the row itself.) What JSON lacks is a mapping of one key:
+{"$bytes": base64}, {"$datetime": ISO}, {"$date": ISO}, {"$decimal": text}, {"$float": "nan"}, {"$int": text},
+{"$items": [[key, value], …]}, {"$deep": JSON as text} for what is nested too deep, and {"$repr": text} for
+what cannot be given back.
 """
 
 import base64
@@ -18,16 +20,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from strandline.content import ContentStore
+from strandline.dataset import is_finer
 from strandline.errors import NotFoundError
-from strandline.persist import Append, AtomicBackend, BlobRef, blob_fetch, blob_store
+from strandline.ledger.entry import ControlUnreadable
+from strandline.persist import Append, AtomicBackend, BlobRef, Event, blob_fetch, blob_store
+from strandline.unstorable import TooDeep, Unstorable, is_too_deep, too_deep
 
 MIME: Final = "application/x-ndjson"
 SHOWN_REASONS: Final = 100
+_FORM: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +48,14 @@ class QuarantineEntry:
     reasons: tuple[str, ...]
     source: str | None
     rows: BlobRef
+    form: int = 1
 
 
-class NotGivenBack:
-    """A value that could not be kept, only shown. No column takes it, so its row stays in quarantine."""
+class Refused(NamedTuple):
+    """A row as it was given, and why it was not stored; no reason where none was kept."""
 
-    def __init__(self, shown: str) -> None:
-        self.shown = shown
-
-    def __repr__(self) -> str:
-        return self.shown
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, NotGivenBack) and other.shown == self.shown
-
-    def __hash__(self) -> int:
-        return hash(self.shown)
+    row: Any
+    reason: str | None
 
 
 def quarantine_stream(dataset: str) -> str:
@@ -72,9 +71,16 @@ def quarantined(
     at: int,
 ) -> Append:
     """Store the rows and give the write that names them; until it is committed they are an orphan blob."""
-    ref = blob_store(content, b"".join(map(_line, rows)), MIME)
-    data = {"rows": ref, "count": len(rows), "reasons": list(reasons[:SHOWN_REASONS]), "source": source}
+    lines = [_line(row, reason) for row, reason in zip(rows, reasons, strict=True)]
+    ref = blob_store(content, b"".join(lines), MIME)
+    first = list(reasons[:SHOWN_REASONS])
+    data = {"rows": ref, "form": _FORM, "count": len(rows), "reasons": first, "source": source}
     return Append(quarantine_stream(dataset), "quarantined", at, data, globally=True)
+
+
+def digest_of(rows: Sequence[Any]) -> str:
+    """Of rows as they were given, whatever the reasons."""
+    return sha256(b"".join(_line(row, "") for row in rows)).hexdigest()
 
 
 def retried(dataset: str, entry: int, at: int) -> Append:
@@ -93,20 +99,30 @@ def entries(b: AtomicBackend, dataset: str) -> list[QuarantineEntry]:
     while page := list(b.read_range(stream, first, b.last_seq(stream), limit=500)):
         for event in page:
             if event.type == "quarantined":
-                data = event.data
-                open_[event.seq] = QuarantineEntry(
-                    dataset,
-                    event.seq,
-                    int(event.at),
-                    data["count"],
-                    tuple(data["reasons"]),
-                    data["source"],
-                    data["rows"],
-                )
+                open_[event.seq] = _entry_of(dataset, event)
             else:
-                open_.pop(event.data["entry"], None)
+                open_.pop(_left(event), None)
         first = page[-1].seq + 1
     return list(open_.values())
+
+
+def _entry_of(dataset: str, event: Event) -> QuarantineEntry:
+    try:
+        data = event.data
+        counted, reasons = int(data["count"]), tuple(data["reasons"])
+        form = data.get("form", 1)
+        return QuarantineEntry(
+            dataset, event.seq, int(event.at), counted, reasons, data["source"], data["rows"], form
+        )
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise ControlUnreadable(event.stream, event.seq, repr(error)) from error
+
+
+def _left(event: Event) -> int:
+    try:
+        return int(event.data["entry"])
+    except (TypeError, ValueError, KeyError) as error:
+        raise ControlUnreadable(event.stream, event.seq, repr(error)) from error
 
 
 def entry_named(b: AtomicBackend, dataset: str, entry: int) -> QuarantineEntry:
@@ -120,33 +136,52 @@ def entry_named(b: AtomicBackend, dataset: str, entry: int) -> QuarantineEntry:
 
 
 def rows_of(content: ContentStore, entry: QuarantineEntry) -> list[Any]:
-    """The rows as they were given, but for what is marked `$repr`."""
+    """The rows as they were given, but for what no column keeps."""
+    return [each.row for each in refused_of(content, entry)]
+
+
+def refused_of(content: ContentStore, entry: QuarantineEntry) -> list[Refused]:
+    """The rows with their reasons."""
     data = blob_fetch(content, entry.rows)
     if data is None:
         raise NotFoundError(
             f"the rows of quarantine entry {entry.entry} are not in the content store",
             hint="put them back from a copy, or drop the entry",
         )
-    return [_given(orjson.loads(line)) for line in data.splitlines()]
+    lines = [orjson.loads(line) for line in data.splitlines()]
+    if entry.form == _FORM:
+        return [Refused(_given(line["row"]), line["reason"]) for line in lines]
+    return [
+        Refused(_given(line), entry.reasons[place] if place < len(entry.reasons) else None)
+        for place, line in enumerate(lines)
+    ]
 
 
-def _line(row: object) -> bytes:
-    return orjson.dumps(_tagged(row)) + b"\n"
+def _line(row: Any, reason: str) -> bytes:
+    if isinstance(row, Mapping):
+        row = {name: too_deep(value) if is_too_deep(value) else value for name, value in row.items()}
+    elif is_too_deep(row):
+        row = too_deep(row)
+    return orjson.dumps({"row": _tagged(row), "reason": reason}) + b"\n"
 
 
 def _tagged(value: Any) -> Any:  # one return a kind
     kind = type(value)
     if value is None or kind is bool:
         return value
-    if kind is str:
-        return value if _is_text(value) else {"$repr": ascii(value)}
+    if isinstance(value, TooDeep):
+        return {"$deep": value.json}
+    if isinstance(value, Unstorable):
+        return {"$repr": value.text}
+    if isinstance(value, str):
+        return str.__str__(value) if _is_text(value) else {"$repr": ascii(value)}
     if kind is int:
         return value if -(2**63) <= value < 2**63 else {"$int": str(value)}
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if kind is bytes:
         return {"$bytes": base64.b64encode(value).decode()}
-    if kind is datetime:
+    if isinstance(value, datetime) and not is_finer(value):
         return {"$datetime": value.isoformat()}
     if kind is date:
         return {"$date": value.isoformat()}
@@ -189,5 +224,6 @@ _UNTAG: Final[Mapping[str, Any]] = {
     "$float": float,
     "$int": int,
     "$items": lambda items: {_given(key): _given(each) for key, each in items},
-    "$repr": NotGivenBack,
+    "$deep": TooDeep,
+    "$repr": Unstorable,
 }

@@ -7,6 +7,8 @@ either any more. `read` gives a DataFrame; `scan` gives pages in order, each wit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
@@ -21,13 +23,15 @@ from strandline.lake.schema import FLUSH, SEQ
 from strandline.pipeline.plan import FlushPlan, plan_of, plans_after
 from strandline.pipeline.site import Site
 from strandline.pipeline.token import Token
-from strandline.pipeline.visible import Bounds
+from strandline.pipeline.visible import Bounds, DataAge
 from strandline.ranges import Range
 
 T = TypeVar("T")
 
 MAX_PAGE_ROWS: Final = 1_000_000
 PAGE_BYTES: Final = 64 * 1024 * 1024
+MOST_PIECES: Final = 500  # of one query, whose text names them all
+_TRIES: Final = 3
 
 
 def read(
@@ -56,16 +60,19 @@ class Page:
 
 
 class _Part(NamedTuple):
-    """A range that one flush landed of one source; `is_last` where the flush ends with it."""
+    """A range that one flush landed of one source; `is_first` and `is_last` where the flush begins and ends
+    with it."""
 
     flush: int
     source: str
     seqs: Range
+    is_first: bool
     is_last: bool
 
 
 class Scan:
-    """An ordered read. Iterate over it for pages; `end` stands for all that it covers, rows or not."""
+    """An ordered read. Iterate over it for pages; `end` stands for all that it covers, rows or not. `age`
+    tells what had not landed when it was asked for, `is_clamped` whether `until` was past what is visible."""
 
     def __init__(
         self,
@@ -78,16 +85,18 @@ class Scan:
         columns: Sequence[str] | None = None,
         max_rows: int = 1_000,
         max_bytes: int = PAGE_BYTES,
+        age: DataAge,
     ) -> None:
         if not 0 < max_rows <= MAX_PAGE_ROWS:
             raise UsageError(f"max_rows is {max_rows!r}", hint=f"1 to {MAX_PAGE_ROWS:,}")
+        if max_bytes < 1:
+            raise UsageError(f"max_bytes is {max_bytes!r}", hint="at least 1; a page has one row at least")
         self._site, self._reader, self._origin = site, reader, origin
         self._dataset, self._asked, self._columns = dataset, asked, columns
         self._max_rows, self._max_bytes = max_rows, max_bytes
         # Looked up after the bounds: the snapshot holds all that was visible then.
         self._snapshot: int | None = None
-        self._mean_bytes: float | None = None
-        self.is_clamped = asked.is_clamped
+        self.is_clamped, self.age = asked.is_clamped, age
         self.end = self._token(max(asked.until, asked.since))
 
     def __iter__(self) -> Iterator[Page]:
@@ -136,8 +145,8 @@ class Scan:
             while len(rest.seqs) > room:
                 if room:
                     middle = rest.seqs.lo + room
-                    waiting.append(_Part(rest.flush, rest.source, Range(rest.seqs.lo, middle), False))
-                    rest = _Part(rest.flush, rest.source, Range(middle, rest.seqs.hi), rest.is_last)
+                    waiting.append(rest._replace(seqs=Range(rest.seqs.lo, middle), is_last=False))
+                    rest = rest._replace(seqs=Range(middle, rest.seqs.hi), is_first=False)
                 yield from self._all_page(waiting)
                 waiting, room = [], self._max_rows
             waiting.append(rest)
@@ -164,19 +173,22 @@ class Scan:
         them."""
         if len(flushes):
             found = self._retried(
-                partial(self._reader().landed, self._dataset, flushes, snapshot=self._snapshot)
+                lambda: self._reader().landed(self._dataset, flushes, snapshot=self._snapshot)
             )
             yield from _ended(found)
 
     def _all_page(self, parts: "list[_Part]") -> Iterator[Page]:
-        """The rows of these parts, in one page or, where their bytes are too many, in several."""
+        """The rows of these parts, in one page or, where they are too many or too large, in several."""
         while parts:
-            table = self._read([Piece(part.source, part.seqs, part.flush) for part in parts])
+            count, pieces = _pieces(parts)
+            parts, later = parts[:count], parts[count:]
+            table = self._read(pieces)
             if not table.num_rows:
                 # Rows that are gone, at the end of a flush: it is passed all the same.
                 if parts[-1].is_last:
                     yield Page((), (), self._token(parts[-1].flush))
-                return
+                parts = later
+                continue
             flushes = table.column(FLUSH).to_pylist()
             rest = _behind(
                 parts, flushes[-1], table.column(SOURCE)[-1].as_py(), table.column(SEQ)[-1].as_py()
@@ -188,35 +200,32 @@ class Scan:
                 for index, flush in enumerate(flushes)
             )
             yield Page(self._rows(table), afters, afters[-1])
-            parts = rest
+            parts = [*rest, *later]
 
     # Both
 
     def _read(self, pieces: list[Piece]) -> pa.Table:
-        """One query. Counting bytes costs it time, so that is left out once rows are known to be small."""
-        is_small = self._mean_bytes is not None and self._mean_bytes * self._max_rows * 2 < self._max_bytes
-        table: pa.Table = self._retried(
+        """One query. Bytes are counted in each: that the rows so far were small says nothing of the next."""
+        return self._retried(
             lambda: self._reader().page(
                 self._dataset,
                 pieces,
                 columns=self._columns,
                 snapshot=self._snapshot,
                 max_rows=self._max_rows,
-                max_bytes=None if is_small else self._max_bytes,
+                max_bytes=self._max_bytes,
             )
         )
-        if table.num_rows:
-            self._mean_bytes = table.nbytes / table.num_rows
-        return table
 
     def _retried(self, ask: Callable[[], T]) -> T:
         """Where the pinned snapshot has expired, go on with the current one: rows can only have been
-        removed."""
-        try:
-            return ask()
-        except SnapshotGone:
-            self._snapshot = self._reader().current_snapshot(self._dataset)
-            return ask()
+        removed. That one may expire as well, before it is read."""
+        for _ in range(_TRIES):
+            try:
+                return ask()
+            except SnapshotGone:
+                self._snapshot = self._reader().current_snapshot(self._dataset)
+        return ask()
 
     def _rows(self, table: pa.Table) -> tuple[dict[str, Any], ...]:
         hidden = {SEQ, FLUSH} if self._columns is None or SOURCE in self._columns else {SEQ, FLUSH, SOURCE}
@@ -238,9 +247,31 @@ class Scan:
 
 
 def _ended(ranges: Sequence[tuple[int, str, Range]]) -> Iterator[_Part]:
-    """Ranges in order as parts, the last one of each flush marked."""
+    """Ranges in order as parts, the first and the last one of each flush marked."""
+    before = None
     for index, (flush, source, range_) in enumerate(ranges, 1):
-        yield _Part(flush, source, range_, index == len(ranges) or ranges[index][0] != flush)
+        is_last = index == len(ranges) or ranges[index][0] != flush
+        yield _Part(flush, source, range_, flush != before, is_last)
+        before = flush
+
+
+def _pieces(parts: "Sequence[_Part]") -> tuple[int, list[Piece]]:
+    """How many of the parts one query takes, and its pieces: a flush that is there whole is one, whatever the
+    number of its sources."""
+    pieces: list[Piece] = []
+    taken = 0
+    for _, group in groupby(parts, key=attrgetter("flush")):
+        mine = list(group)
+        if mine[0].is_first and mine[-1].is_last:
+            found = [Piece(None, None, mine[0].flush)]
+        else:
+            found = [Piece(part.source, part.seqs, part.flush) for part in mine]
+        room = MOST_PIECES - len(pieces)
+        if len(found) > room:
+            return taken + room, pieces + found[:room]
+        pieces += found
+        taken += len(mine)
+    return taken, pieces
 
 
 def _behind(parts: "Sequence[_Part]", flush: int, source: str, seq: int) -> "list[_Part]":
@@ -250,5 +281,8 @@ def _behind(parts: "Sequence[_Part]", flush: int, source: str, seq: int) -> "lis
         if (part.flush, part.source) > (flush, source):
             rest.append(part)
         elif (part.flush, part.source) == (flush, source) and part.seqs.hi > seq:
-            rest.append(part._replace(seqs=Range(max(part.seqs.lo, seq), part.seqs.hi)))
+            lo = max(part.seqs.lo, seq)
+            rest.append(
+                part._replace(seqs=Range(lo, part.seqs.hi), is_first=part.is_first and lo == part.seqs.lo)
+            )
     return rest

@@ -6,32 +6,36 @@ written.
 
     table/<dataset>    the metadata of the table as it was when the two last agreed
     sweep/paused       why the orphan sweep waits: rows that were acknowledged after the restored state are
-    orphans now
+                       orphans now; gone once an operator has confirmed, which the stream `sweep` keeps
 """
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from strandline.dataset import Strand
 from strandline.lake.explain import seqs_in_table
 from strandline.lake.iceberg import (
     TableMarks,
     UnstampedRows,
+    check_pointers,
     table_history,
     table_marks,
     table_pointers,
 )
 from strandline.lake.settings import LakeSettings
-from strandline.ledger.entry import Entry, Flushed, Raised, append_of
+from strandline.ledger.entry import ControlUnreadable, Entry, Flushed, Raised, append_of
 from strandline.ledger.numbers import floor_key, head_of
 from strandline.ledger.spool import pending
-from strandline.persist import Append, Conflict, ExpectSeq, Put
+from strandline.persist import Append, Conflict, Delete, ExpectKey, ExpectSeq, Put
 from strandline.persist.backend import Expectation, Write
 from strandline.pipeline.plan import flush_stream, plan_of, plans_after
 from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet
 
-SWEEP_PAUSED = "sweep/paused"
+SWEEP_PAUSED: Final = "sweep/paused"
+SWEEP: Final = "sweep"
 
 
 class StoreBehindTables(UserWarning):
@@ -49,12 +53,15 @@ class Raise:
 
 def reconcile(site: Site, lake: LakeSettings) -> list[Raise]:
     """Compare, and raise what is behind. Where nothing has changed since the last time it costs one small
-    query.
+    query, and a look whether the metadata is where the catalog says.
 
-    Raises what the lake raises where a table cannot be read: then the node is not opened for writing.
+    Raises what the lake raises where a table cannot be read, WarehouseMoved among it: then the node is not
+    opened for writing.
     """
     raised = []
-    for dataset, pointer in table_pointers(lake).items():
+    pointers = table_pointers(lake)
+    check_pointers(lake, pointers)
+    for dataset, pointer in pointers.items():
         if site.b.kv_get(f"table/{dataset}") == pointer:
             continue
         if not _knows_newest(site, lake, dataset):
@@ -133,6 +140,27 @@ def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMark
                 stacklevel=2,
             )
             return Raise(dataset, number, seqs)
+
+
+def paused(site: Site) -> dict[str, Any] | None:
+    """Why the orphan sweep waits, None if it does not: {dataset, at, reason}."""
+    found: Any = site.b.kv_get(SWEEP_PAUSED)
+    if found is None:
+        return None
+    if isinstance(found, Mapping) and found.keys() >= {"dataset", "at", "reason"}:
+        return dict(found)
+    raise ControlUnreadable(SWEEP_PAUSED, None, f"{found!r:.80} is no reason")
+
+
+def confirm_restore(site: Site) -> dict[str, Any] | None:
+    """An operator says that what the restored store does not know may go: the sweep need not wait any more.
+    Why it waited, None if it did not. What a later restore pauses stays paused."""
+    found = paused(site)
+    if found is None:
+        return None
+    confirmed = Append(SWEEP, "confirmed", site.clock.now_us(), found, globally=True)
+    outcome = site.b.commit([ExpectKey(SWEEP_PAUSED, found)], [Delete(SWEEP_PAUSED), confirmed])
+    return confirm_restore(site) if isinstance(outcome, Conflict) else found
 
 
 def _landed_unknown(site: Site, lake: LakeSettings, strand: Strand, highest: int) -> list[Range]:

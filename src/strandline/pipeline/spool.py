@@ -5,19 +5,21 @@ from dataclasses import dataclass
 
 from strandline.content.segment import segment_fault
 from strandline.dataset import Strand
-from strandline.errors import NotFoundError, UnavailableError
-from strandline.ledger.entry import Lost, append_of
+from strandline.errors import NotFoundError, UnavailableError, UsageError
+from strandline.ledger.entry import Lost, Spooled, append_of
 from strandline.ledger.spool import Pending, pending
 from strandline.persist import Conflict, ExpectSeq
+from strandline.persist.backend import Write
 from strandline.pipeline.flush import WAIT_S
 from strandline.pipeline.lease import LeaseLost, held
 from strandline.pipeline.site import Site
+from strandline.ranges import Range
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolLine:
     """Rows of one append that have not landed. `fault` is what is wrong with their segment, where that was
-    looked at; `hold` what a flush found."""
+    looked at; `unread` why it could not be looked at, which is no verdict; `hold` what a flush found."""
 
     dataset: str
     source: str
@@ -28,33 +30,64 @@ class SpoolLine:
     at: int
     hold: str | None = None
     fault: str | None = None
+    unread: UnavailableError | None = None
 
 
 def spool_lines(site: Site, dataset: str, *, check: bool = False) -> Iterator[SpoolLine]:
-    """What is pending, strand by strand, oldest first. `check` looks into every segment. It only reads."""
+    """What is pending, strand by strand, oldest first. `check` looks into every segment, once. It only reads;
+    what lands meanwhile is left out."""
+    look = _Look(site)
     for source, tally in sorted(site.standing.pending(dataset).items()):
         holds = {(each.lo, each.hi): each.reason for each in tally.holds}
         for each in pending(site.b, Strand(dataset, source), tally):
-            segment = each.entry.segment
-            fault = segment_fault(site.content, segment, each.entry.of) if check else None
+            found = look.at(each.entry) if check else None
+            if found and _has_landed(site, Strand(dataset, source), each):
+                continue  # and its segment may be gone, rightly
             yield SpoolLine(
                 dataset,
                 source,
-                segment.cid,
+                each.entry.segment.cid,
                 each.lo,
                 each.hi,
                 each.bytes,
                 each.at,
                 holds.get((each.lo, each.hi)),
-                fault,
+                found if isinstance(found, str) else None,
+                found if isinstance(found, UnavailableError) else None,
             )
+
+
+class _Look:
+    """Looks into segments, into one that several strands share once."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._shared: dict[str, str | UnavailableError | None] = {}
+
+    def at(self, entry: Spooled) -> str | UnavailableError | None:
+        """What is wrong with the segment; UnavailableError, not raised, where storage does not answer."""
+        cid = entry.segment.cid
+        if cid in self._shared:
+            return self._shared[cid]
+        try:
+            found: str | UnavailableError | None = segment_fault(self._site.content, entry.segment, entry.of)
+        except UnavailableError as error:
+            found = error
+        if entry.of > entry.hi - entry.lo:
+            self._shared[cid] = found
+        return found
+
+
+def _has_landed(site: Site, strand: Strand, each: Pending) -> bool:
+    return site.standing.tally(strand).settled.covers(Range(each.lo, each.hi))
 
 
 def declare_lost(site: Site, dataset: str, segment: str, *, reason: str) -> dict[str, tuple[int, int]]:
     """Give up the rows of a held segment, in every strand that waits for it; V passes them. By source: (lo,
     hi].
 
-    NotFoundError if no strand waits for it: a segment that is whole is never given up.
+    NotFoundError if no strand waits for it, UsageError if it was put back: a segment that is whole is never
+    given up.
     """
     with held(site.b, site.clock, f"flush/{dataset}", timeout_s=WAIT_S) as lease:
         stream = f"flush/{dataset}"
@@ -62,11 +95,17 @@ def declare_lost(site: Site, dataset: str, segment: str, *, reason: str) -> dict
         if site.standing.numbers(dataset).open:
             raise UnavailableError(
                 f"a flush of {dataset!r} is open",
-                hint=f"`strandline flush {dataset}` finishes it; then try again",
+                hint=f"`strandline flush {dataset}` finishes it; then give segment {segment} up",
             )
         at = site.clock.now_us()
-        writes, lost = [], {}
+        writes: list[Write] = []
+        lost: dict[str, tuple[int, int]] = {}
         for source, each in _held(site, dataset, segment):
+            if not lost and segment_fault(site.content, each.entry.segment, each.entry.of) is None:
+                raise UsageError(
+                    f"segment {segment} of {dataset!r} is whole again: nothing of it is lost",
+                    hint=f"`strandline flush {dataset}` lands its rows",
+                )
             # Rows of older entries may still be pending, held for another segment: then reading begins there.
             first = next(
                 pending(site.b, Strand(dataset, source), site.standing.tally(Strand(dataset, source)))
