@@ -20,9 +20,10 @@ from strandline.errors import (
     StrandlineError,
     UsageError,
 )
-from strandline.persist import AtomicBackend, kv_get, last_seq, mem_backend, read
+from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put, kv_get, last_seq, mem_backend, read
 from strandline.pipeline.append import (
     Busy,
+    ExpectationUnmet,
     RequestIdReused,
     SpoolFull,
     append,
@@ -521,6 +522,60 @@ def test_a_repeat_of_a_request_with_bad_rows_quarantines_nothing_twice(here: Sit
         append(here, "logs", [{"n": 1}, {"_pos": 1}], source="a", request_id="r", on_bad="quarantine")
 
     assert [entry.count for entry in entries(here.b, "logs")] == [1]
+
+
+BAD = [{"n": 1}, {"n": "two"}, {"n": 3}]
+
+
+@pytest.mark.parametrize("form", [list, pa.Table.from_pylist])
+def test_a_repeat_is_known_when_its_bad_rows_fit_by_now(
+    here: Site, form: Any
+) -> None:  # L-SPOOL-5, L-SPOOL-9
+    rows = form([{"n": 1, "k": None}, {"n": 2, "k": "large"}, {"n": 3, "k": None}])
+    small = make_site(here.b, here.content, spool=Spool(max_row_bytes=12))
+    first = append(small, "logs", rows, request_id="r", on_bad="quarantine")
+    assert (first.rows, first.quarantined) == (2, 1)
+
+    again = append(here, "logs", rows, request_id="r", on_bad="quarantine")
+
+    assert (again.is_repeat, again.rows, again.quarantined) == (True, 2, 1)
+    assert [seq for seq, _ in spooled_rows(here, "logs", "unknown")] == [1, 2]
+    assert len(entries(here.b, "logs")) == 1
+
+
+@pytest.mark.parametrize(
+    "rows", [[*BAD, {"n": 4}], BAD[:2], [BAD[0], {"n": "other"}, BAD[2]], [{"n": 9}, *BAD[1:]], BAD[::-1]]
+)
+def test_a_request_with_bad_rows_is_reused_for_no_others(here: Site, rows: Any) -> None:  # L-SPOOL-5
+    append(here, "logs", [{"n": 0}])
+    append(here, "logs", BAD, request_id="r", on_bad="quarantine")
+
+    with pytest.raises(RequestIdReused):
+        append(here, "logs", rows, request_id="r", on_bad="quarantine")
+
+
+def test_a_marker_of_an_older_version_still_tells_a_repeat(here: Site) -> None:  # L-SPOOL-5
+    append(here, "logs", [{"n": 0}])
+    append(here, "logs", BAD, request_id="r", on_bad="quarantine")
+    marker: Any = kv_get(here.b, "request/logs/r")
+    here.b.kv_put(
+        "request/logs/r",
+        {name: value for name, value in marker.items() if not name.startswith("refused")},
+    )
+
+    assert append(here, "logs", BAD, request_id="r", on_bad="quarantine").is_repeat
+
+
+def test_what_is_expected_of_a_key_is_held_and_written_along(here: Site) -> None:  # L-CTL-2, L-SRV-2
+    append(here, "logs", [{"n": 1}], expected=[ExpectKey("k", ABSENT)], also=[Put("k", 1)])
+    append(here, "logs", [], expected=[ExpectKey("k", 1)], also=[Put("k", 2)])
+
+    with pytest.raises(ExpectationUnmet) as caught:
+        append(here, "logs", [{"n": 2}], expected=[ExpectKey("k", 1)], also=[Put("k", 3)])
+
+    assert caught.value.conflict.name == "k"
+    assert kv_get(here.b, "k") == 2
+    assert len(spooled_rows(here, "logs", "unknown")) == 1
 
 
 def test_refusals_are_named_up_to_a_hundred(here: Site) -> None:  # L-SPOOL-9

@@ -1,6 +1,8 @@
 """What a ledger `strand/<dataset>/<source>` holds, as values. Every range is `(lo, hi]`.
 
-    spooled   {segment, of, first_row, bytes, lo, hi}  rows of a segment, numbered and durable
+    spooled   {segment, of, first_row, bytes, lo, hi}  rows of a segment, numbered and durable; received rows
+              have {origin: {origin, epoch, dataset, source, lo, hi}} too: what they are at the node they come
+              from
     reserved  {load, number, id, fence, lo, hi}     numbers that a load will land or let go
     landed    {load, number, lo, hi}                that load is in the table
     released  {load, number, lo, hi}                that load never will be: its numbers are a gap
@@ -21,14 +23,27 @@ from strandline.ranges import Range
 
 
 class ControlUnreadable(CorruptionError):
-    """An event that governs work cannot be understood; the work that it governs stops."""
+    """An event, or with no seq a key, that governs work cannot be understood; the work stops."""
 
-    def __init__(self, stream: str, seq: int, found: str) -> None:
+    def __init__(self, stream: str, seq: int | None, found: str) -> None:
+        where = f"the key {stream!r}" if seq is None else f"event {seq} of {stream!r}"
         super().__init__(
-            f"event {seq} of {stream!r} cannot be read: {found}",
+            f"{where} cannot be read: {found}",
             hint="a newer Strandline may have written it: upgrade; `strandline persist verify` tells more",
         )
         self.stream, self.seq = stream, seq
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRange:
+    """Rows of another node: a range of one of its strands. A seq in it may have no row any more."""
+
+    origin: str
+    epoch: int
+    dataset: str
+    source: str
+    lo: int
+    hi: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +54,7 @@ class Spooled:
     bytes: int  # the share that these rows have in the segment
     lo: int
     hi: int
+    origin: OriginRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +134,8 @@ def entry_of(event: Event) -> Entry:
         data = dict(event.data)
         if kind is Flushed:
             data["ranges"] = tuple(Range(lo, hi) for lo, hi in data["ranges"])
+        elif "origin" in data:
+            data["origin"] = OriginRange(**data["origin"])
         entry: Entry = kind(**data)
     except (TypeError, ValueError, KeyError) as error:
         raise ControlUnreadable(event.stream, event.seq, str(error)) from error
@@ -129,6 +147,8 @@ def append_of(ledger: str, entry: Entry, at: int) -> Append:
     data = asdict(entry)
     if isinstance(entry, Spooled):
         data["segment"] = entry.segment
+        if entry.origin is None:
+            del data["origin"]
     elif isinstance(entry, Flushed):
         data["ranges"] = [[each.lo, each.hi] for each in entry.ranges]
     return Append(ledger, type(entry).__name__.lower(), at, data, globally=True)

@@ -1,13 +1,15 @@
 """Append: rows become durable, numbered and spooled, or nothing happens.
 
 1. The rows are judged. One that cannot be stored refuses the batch, or goes to quarantine where the caller
-asks. 2. The segment is made durable in the content store. A crash now leaves an orphan, which the sweep
-removes. 3. One transaction numbers the rows in the ledger of each source, and with them names the segment,
-grows the
+   asks.
+2. The segment is made durable in the content store. A crash now leaves an orphan, which the sweep removes.
+3. One transaction numbers the rows in the ledger of each source, and with them names the segment, grows the
    schema, keeps the request's marker and what went to quarantine. A crash leaves all of that or none.
 
-    segment/<cid>             "named" by the append, "dead" by the sweep: whoever comes second learns of the
-    other request/<dataset>/<id>    {"attempt", "digest", "receipt", "at"}: what a repeat is answered with
+    segment/<cid>             "named" by the append, "dead" by the sweep: the second learns of the other
+    request/<dataset>/<id>    {"attempt", "digest", "receipt", "at"}: what a repeat is answered with; where
+                              rows went to quarantine also {"refused": [[lo, hi], …], "refused_digest"}:
+                              their places in the batch, and the digest of what they were
 """
 
 import uuid
@@ -18,18 +20,21 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from strandline.batches import ArrowBatch
 from strandline.content.segment import Segment, write_segment
 from strandline.dataset import Dataset, Refusal, Strand
 from strandline.errors import OutcomeUnknown, UnavailableError, UsageError
 from strandline.failpoint import reach
-from strandline.ledger.entry import Spooled, append_of
+from strandline.ledger.entry import OriginRange, Spooled, append_of
 from strandline.ledger.numbers import Head, head_of
 from strandline.persist import ABSENT, Conflict, ExpectKey, ExpectSeq, Put
 from strandline.persist.backend import Expectation, Write
 from strandline.pipeline import quarantine
+from strandline.pipeline.announced import misread, with_announced
+from strandline.pipeline.plan import readable
 from strandline.pipeline.registry import Recorded, dataset_stream, declared
 from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.ranges import Range, RangeSet
 from strandline.rows import Accepted, accept, raise_refusals, rows_digest
 
 Rows: TypeAlias = "Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch"
@@ -37,6 +42,7 @@ OnBad: TypeAlias = Literal["refuse", "quarantine"]
 MAX_REQUEST_ID_BYTES: Final = 240
 _FIRST_WAIT_S: Final = 0.002
 _LONGEST_WAIT_S: Final = 0.25
+_ANY_SIZE: Final = 2**62
 
 
 class SpoolFull(UnavailableError):
@@ -73,6 +79,16 @@ class RequestIdReused(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """What another node says of rows that it sends: which of its rows they are, the types of their columns,
+    and a digest of them, by which a repeat is known."""
+
+    range: OriginRange
+    types: Mapping[str, str]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """What an append did. `ranges` are the seqs that the rows of each source got."""
 
@@ -96,11 +112,12 @@ def append(
     on_bad: OnBad = "refuse",
     also: Sequence[Write] = (),
     expected: Sequence[Expectation] = (),
+    received: Received | None = None,
 ) -> Receipt:
     """Store `rows`, number them, and return when they survive a power cut.
 
     A repeat under the same `request_id` writes nothing and gives the first receipt. `also` is written in the
-    same transaction, if what is `expected` holds.
+    same transaction, also where there are no rows, if what is `expected` holds; else ExpectationUnmet.
     """
     if on_bad not in ("refuse", "quarantine"):
         raise UsageError(f"on_bad is {on_bad!r:.80}", hint="'refuse' or 'quarantine'")
@@ -109,30 +126,55 @@ def append(
     is_asked = request_id is not None
     while True:
         schema = site.schema(dataset)
-        judged = _judge(site, schema, given, source, on_bad)
+        judged = _judge(site, schema, given, source, on_bad, received.types if received else {})
         reach("append.judged")
-        if is_asked and (first := _repeat(site, dataset, request, judged)) is not None:
+        batch = _Batch(schema, given, judged, source, received)
+        if is_asked and (first := _repeat(site, request, batch)) is not None:
             return first
-        if not judged.table.num_rows and not judged.refusals:
+        if not judged.table.num_rows and not judged.refusals and not also:
             return Receipt(dataset, request)
-        _refuse_full(site)
-        outcome = _Attempt(site, schema, judged, source, request, is_asked, also, expected).run()
+        refuse_full(site)
+        outcome = _Attempt(site, batch, request, also, expected).run()
         if outcome is not None:
             site.standing.keep_if_due()
             return outcome
         # The schema grew under us, or a repeat of this request was first: judge again.
 
 
-def _judge(site: Site, schema: Recorded, given: Any, source: str | None, on_bad: OnBad) -> Accepted:
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows as they were given, and what was found about them."""
+
+    schema: Recorded
+    given: Any
+    judged: Accepted
+    source: str | None
+    received: Received | None
+
+    def digest(self) -> str:
+        """Of the good rows, or what the sender says of all."""
+        return self.received.digest if self.received else rows_digest(self.judged.table)
+
+
+def _judge(
+    site: Site, schema: Recorded, given: Any, source: str | None, on_bad: OnBad, types: Mapping[str, str]
+) -> Accepted:
     if schema.event == 0 and site.is_strict:
         site.known(schema.dataset.name)
-    judged = accept(schema.dataset, given, source=source, max_row_bytes=site.spool.max_row_bytes)
+    have = schema.dataset
+    if wrong := misread(have, given, types) if types else []:
+        raise_refusals(have, wrong)
+    announced = with_announced(have, given, types) if types else have
+    judged = accept(announced, given, source=source, max_row_bytes=site.spool.max_row_bytes)
     if judged.refusals and on_bad == "refuse":
-        raise_refusals(schema.dataset, judged.refusals)
+        raise_refusals(have, judged.refusals)
+    if announced is not have:  # one change, whatever else the rows brought
+        return judged._replace(dataset=replace(judged.dataset, version=have.version + 1))
     return judged
 
 
-def _refuse_full(site: Site) -> None:
+def refuse_full(site: Site) -> None:
+    """SpoolFull where so much is pending that no append is taken."""
     pending = site.standing.pending_bytes()
     if pending >= site.spool.max_bytes:
         raise SpoolFull(pending, site.spool.max_bytes)
@@ -144,18 +186,17 @@ class _Attempt:
     def __init__(
         self,
         site: Site,
-        schema: Recorded,
-        judged: Accepted,
-        source: str | None,
+        batch: _Batch,
         request: str,
-        is_asked: bool,
         also: Sequence[Write],
         expected: Sequence[Expectation],
     ) -> None:
-        self._site, self._schema, self._judged = site, schema, judged
-        self._dataset: Dataset = judged.dataset
-        self._source, self._request, self._is_asked = source, request, is_asked
+        self._site, self._batch, self._request = site, batch, request
+        self._schema, self._judged = batch.schema, batch.judged
+        self._dataset: Dataset = batch.judged.dataset
         self._also, self._expected = also, expected
+        self._digest = batch.digest()
+        self._origin = batch.received.range if batch.received else None
         self._id = site.random_hex()
 
     def run(self) -> Receipt | None:
@@ -165,7 +206,7 @@ class _Attempt:
         segment = self._store_segment()
         wait_s = 0.0  # the first conflict only tells that what this process knew of the ledger is old
         while True:
-            with site.numbering(self._dataset.name):
+            with site.numbering(self._ledgers(segment)):
                 outcome = self._commit(segment)
             if isinstance(outcome, Receipt):
                 return outcome
@@ -174,7 +215,7 @@ class _Attempt:
             if outcome.name.startswith("segment/"):
                 segment = self._store_segment()  # the sweep was first: its bytes may be gone
                 continue
-            if outcome.name in {each.stream for each in self._expected if isinstance(each, ExpectSeq)}:
+            if outcome.name in map(_name_of, self._expected):
                 raise ExpectationUnmet(outcome)
             waited_s = (site.clock.now_us() - began) / 1e6
             if waited_s > site.spool.append_timeout_s:
@@ -191,6 +232,9 @@ class _Attempt:
         )
         reach("append.segment_stored")
         return segment
+
+    def _ledgers(self, segment: Segment | None) -> list[str]:
+        return [Strand(self._dataset.name, run.source).ledger for run in segment.runs] if segment else []
 
     def _commit(self, segment: Segment | None) -> Receipt | Conflict:
         site = self._site
@@ -234,7 +278,8 @@ class _Attempt:
     def _is_ours(self, conflict: Conflict) -> bool:
         """Whether what stands in the way is this very append, whose first answer was lost."""
         is_request = conflict.name == _request_key(self._dataset.name, self._request)
-        return is_request and conflict.actual["attempt"] == self._id
+        marker = conflict.actual
+        return is_request and isinstance(marker, Mapping) and marker.get("attempt") == self._id
 
     def _head(self, source: str) -> Head:
         strand = Strand(self._dataset.name, source)
@@ -274,22 +319,17 @@ class _Attempt:
                 ledger, range_ = Strand(name, run.source).ledger, receipt.ranges[run.source]
                 expected.append(ExpectSeq(ledger, heads[run.source].event))
                 bytes_ = _share(segment, run.first_row, run.rows)
-                entry = Spooled(segment.ref, segment.rows, run.first_row, bytes_, range_.lo, range_.hi)
-                writes += [append_of(ledger, each, at) for each in (*heads[run.source].opening, entry)]
-        if self._judged.refusals:
-            refused: list[Refusal] = self._judged.refusals
-            writes.append(
-                quarantine.quarantined(
-                    self._site.content,
-                    name,
-                    self._judged.refused_rows,
-                    [str(each) for each in refused],
-                    self._source,
-                    at,
+                entry = Spooled(
+                    segment.ref, segment.rows, run.first_row, bytes_, range_.lo, range_.hi, self._origin
                 )
+                writes += [append_of(ledger, each, at) for each in (*heads[run.source].opening, entry)]
+        marker = {"attempt": self._id, "digest": self._digest, "receipt": _receipt_data(receipt), "at": at}
+        if refused := self._judged.refusals:
+            rows, reasons = self._judged.refused_rows, [str(each) for each in refused]
+            writes.append(
+                quarantine.quarantined(self._site.content, name, rows, reasons, self._batch.source, at)
             )
-        digest = rows_digest(self._judged.table)
-        marker = {"attempt": self._id, "digest": digest, "receipt": _receipt_data(receipt), "at": at}
+            marker |= {"refused": _places(refused), "refused_digest": quarantine.digest_of(rows)}
         writes.append(Put(request_key, marker))
         return expected, writes
 
@@ -303,6 +343,10 @@ class ExpectationUnmet(UnavailableError):
             hint="look at what it gained, then decide again",
         )
         self.conflict = conflict
+
+
+def _name_of(expected: Expectation) -> str:
+    return expected.key if isinstance(expected, ExpectKey) else expected.stream
 
 
 def segment_key(cid: str) -> str:
@@ -331,15 +375,64 @@ def _share(segment: Segment, first_row: int, rows: int) -> int:
 # Repeats
 
 
-def _repeat(site: Site, dataset: str, request: str, judged: Accepted) -> Receipt | None:
+def _repeat(site: Site, request: str, batch: _Batch) -> Receipt | None:
     """The first receipt of a request that was here before; RequestIdReused if it brought other rows."""
-    marker: Any = site.b.kv_get(_request_key(dataset, request))
+    dataset = batch.schema.dataset.name
+    key = _request_key(dataset, request)
+    marker: Any = site.b.kv_get(key)
     if marker is None:
         return None
-    receipt = _receipt_of(marker["receipt"])
-    if receipt.quarantined != len(judged.refusals) or marker["digest"] != rows_digest(judged.table):
+    _check_marker(key, marker)
+    if not _is_same(marker, batch):
         raise RequestIdReused(dataset, request)
-    return receipt
+    return _receipt_of(marker["receipt"])
+
+
+def _check_marker(key: str, marker: Any) -> None:
+    with readable(key, None):
+        _receipt_of(marker["receipt"])
+        texts = [marker["digest"], *([marker["refused_digest"]] if "refused" in marker else [])]
+        if not all(type(each) is str for each in texts):
+            raise TypeError("a digest is no text")
+        for lo, hi in marker.get("refused", []):
+            Range(lo, hi)
+
+
+def _is_same(marker: Mapping[str, Any], batch: _Batch) -> bool:
+    """Whether the marker is of these very rows. What was refused then may fit now, so those rows are compared
+    as they were given, and the others without them."""
+    if batch.received is not None:
+        return bool(marker["digest"] == batch.digest())
+    if "refused" not in marker:  # none was, or an older version stored it
+        has_as_many = len(batch.judged.refusals) == marker["receipt"]["quarantined"]
+        return has_as_many and bool(marker["digest"] == batch.digest())
+    rows, refused = _parted(batch.given, RangeSet(tuple(Range(lo, hi) for lo, hi in marker["refused"])))
+    if quarantine.digest_of(refused) != marker["refused_digest"]:
+        return False
+    again = accept(batch.schema.dataset, rows, source=batch.source, max_row_bytes=_ANY_SIZE)
+    return not again.refusals and bool(rows_digest(again.table) == marker["digest"])
+
+
+def _parted(given: Any, refused: RangeSet) -> tuple[Any, list[Any]]:
+    """The rows of a batch that are not at the places (lo, hi], and those that are, as they were given."""
+    count = given.num_rows if isinstance(given, (pa.Table, pa.RecordBatch)) else len(given)
+    places = [place for place in range(count) if place + 1 in refused]
+    others = [place for place in range(count) if place + 1 not in refused]
+    if isinstance(given, list):
+        return [given[place] for place in others], [given[place] for place in places]
+    return given.take(pa.array(others, pa.int64())), ArrowBatch(given).given(places)
+
+
+def _places(refusals: Sequence[Refusal]) -> list[list[int]]:
+    """Row 0 is (0, 1]."""
+    ranges = RangeSet.of(Range(each.row, each.row + 1) for each in refusals).ranges
+    return [[each.lo, each.hi] for each in ranges]
+
+
+def digest_of(site: Site, dataset: str, request: str) -> str | None:
+    """The digest that a request was stored with; None if its marker is not there (any more)."""
+    marker: Any = site.b.kv_get(_request_key(dataset, request))
+    return None if marker is None else str(marker["digest"])
 
 
 def _receipt_data(receipt: Receipt) -> dict[str, Any]:

@@ -3,7 +3,8 @@ stands."""
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,11 +40,16 @@ class Site:
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def numbering(self, dataset: str) -> threading.Lock:
-        """Threads of one process number the rows of a dataset in turn: only other processes make
-        conflicts."""
+    @contextmanager
+    def numbering(self, ledgers: Iterable[str]) -> Iterator[None]:
+        """Threads of one process number the rows of a strand in turn: only other processes make conflicts.
+        Those of different strands commit together, which costs them one wait for the disk."""
         with self._lock:
-            return self._locks.setdefault(dataset, threading.Lock())
+            locks = [self._locks.setdefault(ledger, threading.Lock()) for ledger in sorted(ledgers)]
+        with ExitStack() as stack:
+            for each in locks:  # in one order, so that no two wait for each other
+                stack.enter_context(each)
+            yield
 
     def schema(self, name: str) -> Recorded:
         """The dataset as recorded, grown by what is configured; event 0 where nothing is recorded yet."""
@@ -85,5 +91,5 @@ def open_site(config: Config, *, clock: Clock | None = None) -> Site:
         config.spool,
         config.flush,
         config.declared,
-        config.node.strict_datasets,
+        bool(config.node.strict_datasets),
     )

@@ -1,5 +1,6 @@
 """Runs an application on a socket until it is told to end."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -8,19 +9,70 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from strandline.errors import UnavailableError
-from strandline.server.persist_host import PersistHost
+from strandline.errors import UnavailableError, UsageError
 
 GRACE_S: Final = 5
 _KEEP_ALIVE_S: Final = (
     75  # longer than clients rest between two requests, so that they seldom meet a closed end
 )
 _MAX_CONNECTIONS: Final = 1000
+_MAX_HEAD_BYTES: Final = 256 * 1024
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Application(Protocol):
+    """What is served."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+    def stop(self) -> None:
+        """The end is near: what waits answers now. Called in a signal handler."""
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 whose patience ends: a head, or the rest of a body that was answered before it was read, must
+    come in time. Bodies that are being read are the application's."""
+
+    patience_s: float = _KEEP_ALIVE_S
+    _end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
+        self.access_log = False  # whatever logging is set up to: a query may hold a secret
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
+            if self._end is None:  # what drips in moves no deadline
+                self._end = self.loop.call_later(self.patience_s, self.transport.close)
+        else:
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
 
 
 class _Server(uvicorn.Server):
@@ -51,9 +103,9 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def url_of(listening: socket.socket) -> str:
+def url_of(listening: socket.socket, *, scheme: str = "http") -> str:
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -65,13 +117,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def serve_until_signal(app: PersistHost, listening: socket.socket, when_ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT: what is under way gets GRACE_S, then the store is closed.
-
-    Whatever hangs beyond that is cut off, as a crash would do: what was acknowledged is stored.
-    """
+def server_config(app: Application, *, tls: tuple[str, str] | None = None) -> uvicorn.Config:
+    """How applications are served; `tls` names the files of a certificate and of its key."""
+    certificate, key = tls or (None, None)
     config = uvicorn.Config(
         app,
+        http=PatientProtocol,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -79,8 +130,33 @@ def serve_until_signal(app: PersistHost, listening: socket.socket, when_ready: C
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
         limit_concurrency=_MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         server_header=False,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
     )
+    try:
+        config.load()  # it reads the certificate
+    except OSError as error:
+        raise UsageError(
+            f"the certificate or its key cannot be used: {error.strerror or error}",
+            hint="name PEM files that belong together, readable by this user",
+        ) from error
+    return config
+
+
+def serve_until_signal(
+    app: Application,
+    listening: socket.socket,
+    when_ready: Callable[[], None],
+    *,
+    tls: tuple[str, str] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT: what is under way gets GRACE_S, then the application is closed.
+
+    Whatever hangs beyond that is cut off, as a crash would do: what was acknowledged is stored.
+    """
+    config = server_config(app, tls=tls)
     server = _Server(config)
 
     def end(_number: int, _frame: Any) -> None:

@@ -1,0 +1,129 @@
+"""A receiver on loopback, in this process, and a sender that says what it is told to."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from strandline.clock import Clock
+from strandline.dataset import Dataset
+from strandline.persist import AtomicBackend, open_store
+from strandline.pipeline.config_sections import Server, Spool
+from strandline.pipeline.site import Site
+from strandline.ranges import Range
+from strandline.server.receiver import Receiver
+from strandline.server.run import _Server, listen, server_config, url_of
+from strandline.server.tokens import Gate, new_token
+from strandline.unit import INGEST, MIME, RANGES, Unit, unit_headers
+from tests.pipeline.sites import StillClock, make_site
+
+ORIGIN = "0123456789abcdef" * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: Any
+    headers: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Sender:
+    """Speaks the wire of strandline.unit, one connection a request."""
+
+    url: str
+    token: str
+    site: Site
+    app: Receiver
+    sent: list[Unit] = field(default_factory=list)
+
+    def send(
+        self,
+        lines: Sequence[Any],
+        lo: int = 0,
+        hi: int | None = None,
+        *,
+        signal: str | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str | None] | None = None,
+        **facts: Any,
+    ) -> Answer:
+        """Send rows as a unit; `facts` go before those that it has, `headers` before what they make."""
+        plain = ndjson(lines)
+        unit = replace(unit_of(plain, lo, lo + len(lines) if hi is None else hi, len(lines)), **facts)
+        self.sent.append(unit)
+        made = self.headers_of(unit, headers)
+        return self.ask("POST", f"{INGEST}/{signal or unit.dataset}", plain if body is None else body, made)
+
+    def headers_of(self, unit: Unit, others: Mapping[str, str | None] | None = None) -> dict[str, str]:
+        made = {
+            **unit_headers(unit),
+            "Authorization": f"Bearer {self.token}",
+            "Content-Type": MIME,
+            **(others or {}),
+        }
+        return {name: value for name, value in made.items() if value is not None}
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, json.loads(answer.read() or b"null"), answer.headers)  # type: ignore[arg-type]  # it is one
+        finally:
+            connection.close()
+
+    def ranges(self, query: str = "", origin: str = ORIGIN) -> Answer:
+        return self.ask("GET", f"{RANGES}/{origin}{query}", None, {"Authorization": f"Bearer {self.token}"})
+
+
+def ndjson(rows: Sequence[Any]) -> bytes:
+    return b"".join(each if isinstance(each, bytes) else orjson.dumps(each) + b"\n" for each in rows)
+
+
+def unit_of(body: bytes, lo: int, hi: int, rows: int) -> Unit:
+    return Unit(
+        ORIGIN, 0, "logs", "web-1", Range(lo, hi), rows, sha256(body).hexdigest(), "laptop", "centre", {}
+    )
+
+
+@contextmanager
+def receiving(
+    folder: Path,
+    *,
+    b: AtomicBackend | None = None,
+    settings: Server | None = None,
+    clock: Clock | None = None,
+    spool: Spool | None = None,
+    datasets: Sequence[Dataset] = (Dataset("logs"), Dataset("orders")),
+    is_strict: bool = True,
+    configured: Sequence[str] = (),
+    **options: Any,
+) -> Iterator[Sender]:
+    opened = b or open_store(folder / "strandline.db")
+    site = make_site(opened, folder / "content", spool=spool, datasets=datasets, is_strict=is_strict)
+    site.clock = clock or StillClock()
+    app = Receiver(site, Gate(opened, configured), settings or Server(), **options)
+    _, token = new_token(opened, "test", at=0)
+    listening = listen("127.0.0.1", 0)
+    server = _Server(server_config(app))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield Sender(url_of(listening), token, site, app)
+    finally:
+        app.stop()
+        server.should_exit = True
+        thread.join(30)
+        app.close()
+        listening.close()
+        opened.close()
