@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -44,6 +44,7 @@ MAX_STREAM_BYTES: Final = 5 * 1024**3  # of a bucket: what S3 copies in one requ
 
 _LOCK: Final = ".lock"
 _STAGED_NAME: Final = re.compile(r"\.staged/[0-9a-f]{32}")
+_TELLS_TOO_MUCH: Final = re.compile(r"<.*|(?<=://)[^/@\s]*@|\?[^\s\"')]*")
 _MOST_KNOWN_FOLDERS: Final = 10_000
 _RETRIES: Final = 3
 
@@ -393,6 +394,30 @@ class BucketObjects:
             return False
         return True
 
+    def create_whole(self, name: str, data: memoryview, attributes: Mapping[str, str]) -> bool:
+        """As `create`, in one request, which carries attributes: a copy of what was staged would lack them.
+
+        Nothing is copied on the way: of a file that is mapped, pages come and go.
+        """
+        if len(data) > MAX_STREAM_BYTES:
+            raise UsageError(f"{len(data):,} bytes in one request", hint=f"at most {MAX_STREAM_BYTES:,}")
+        try:
+            with self._errors("put", check_object_name(name), missing="the bucket"):
+                self._store.put(name, data, mode="create", use_multipart=False, attributes=dict(attributes))
+        except self._obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    def attributes(self, name: str) -> Mapping[str, str] | None:
+        """What was put beside the bytes, None if the name is not there."""
+        try:
+            with self._errors("look at", check_object_name(name)):
+                found: Mapping[str, str] = self._store.get(name, options={"head": True}).attributes
+                return found
+        except NotFoundError:
+            self._confirm()
+            return None
+
     def replace(self, name: Name, chunks: Chunks) -> None:
         self._put(name, chunks, replaces=True)
 
@@ -581,8 +606,10 @@ def _info_of(meta: Any) -> ObjectInfo:
 
 
 def _first_line(error: BaseException) -> str:
-    """Below it obstore prints its own structures."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+    """Below it obstore prints its own structures; behind it stands an answer, or the query of a URL, where
+    keys and signatures may be."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return _TELLS_TOO_MUCH.sub("", line)[:300]
 
 
 class MemoryObjects:

@@ -59,7 +59,7 @@ def test_every_key_has_the_default_of_the_specification(
 ) -> None:  # L-CFG-1, L-SPOOL-11, -12, -15
     config = load(tmp_path, "")
 
-    assert (config.node.name, config.node.strict_datasets) == (socket.gethostname(), False)
+    assert (config.node.name, config.node.strict_datasets) == (socket.gethostname(), None)
     assert (config.content.grace_h, config.lake.catalog, config.lake.format) == (24, "jdbc", 2)
     assert (config.spark.master, config.spark.remote, config.spark.session_timezone) == (
         "local[*]",
@@ -78,6 +78,9 @@ def test_every_key_has_the_default_of_the_specification(
         24,
         500,
     )
+    server = config.server
+    assert (server.listen, server.tokens, server.keep_source) == ("127.0.0.1:8080", (), False)
+    assert (server.max_body_bytes, server.rate_bytes_per_s) == (64 * MIB, 0)
     assert config == default_config(tmp_path)
 
 
@@ -100,7 +103,8 @@ def test_a_file_of_a_new_node_says_the_defaults_and_changes_none(tmp_path: Path)
 
     text = path.read_text()
     spoken = re.sub(r"^#(?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE)
-    spoken = re.sub(r"^(remote|password) = .*", "", spoken, flags=re.MULTILINE)  # they have no default
+    none = "remote|password|strict_datasets|tls_certificate|tls_key_file|bucket"  # they have no default
+    spoken = re.sub(rf"^({none}) = .*", "", spoken, flags=re.MULTILINE)
     before, _, datasets = spoken.partition("[datasets.orders]")
     assert load_config(path) == default_config(tmp_path / "new")
     assert load(tmp_path / "new", before, version="") == default_config(tmp_path / "new")
@@ -200,7 +204,7 @@ def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path: Path) -> None:
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("section", ["retention", "sinks.a", "backfill.b", "server"])
+@pytest.mark.parametrize("section", ["retention", "backfill.b"])
 def test_a_section_that_does_not_exist_is_refused(tmp_path: Path, section: str) -> None:  # L-CFG-1
     assert "no such key" in fault_of(tmp_path, f"[{section}]\n")
 
@@ -406,7 +410,7 @@ def test_secrets_come_from_the_environment_or_a_file(
     assert config.lake_settings().conf == {"s3.secret-access-key": "s3cret"}
     assert config.content_options() == {"region": "eu", "secret_access_key": "s3cret"}
     assert config.spark_settings().remote == "sc://host:443/;token=t"
-    assert not re.search("p@ss|s3cret|token", repr(config))
+    assert not re.search("p@ss|s3cret|token=", repr(config))
 
 
 def test_a_secret_that_is_not_there_is_an_error_where_it_is_needed(
@@ -701,3 +705,45 @@ def test_the_configuration_is_read_without_spark_or_arrow() -> None:  # L-OBS-1
     code = f"import sys, strandline.pipeline.config; sys.exit(bool({heavy} & {{*sys.modules}}))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# The receiver
+
+
+def test_the_tokens_of_a_server_are_named_and_never_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-CFG-1
+    monkeypatch.setenv("A_TOKEN", "secret")
+    (tmp_path / "b.txt").write_text("other\n")
+
+    config = load(tmp_path, '[server]\ntokens = ["env:A_TOKEN", "file:b.txt"]')
+
+    assert config.server_tokens() == ["secret", "other"]
+    assert "hunter2" not in fault_of(tmp_path, '[server]\ntokens = ["hunter2"]')
+
+
+def test_a_certificate_needs_its_key_and_a_port_is_one(tmp_path: Path) -> None:  # L-CFG-2
+    both = load(tmp_path, '[server]\ntls_certificate = "tls/cert.pem"\ntls_key_file = "/etc/key.pem"')
+
+    assert both.server_tls() == (str(tmp_path / "tls/cert.pem"), "/etc/key.pem")
+    assert load(tmp_path, "").server_tls() is None
+    assert "both or neither" in fault_of(tmp_path, '[server]\ntls_certificate = "cert.pem"')
+    assert "no such port" in fault_of(tmp_path, '[server]\nlisten = "0.0.0.0:70000"')
+    for bad in ("8080", "host", "a b:1", ":80", "::1:80"):
+        assert "server.listen" in fault_of(tmp_path, f'[server]\nlisten = "{bad}"')
+    assert load(tmp_path, '[server]\nlisten = "[::1]:0"').server.listen == "[::1]:0"
+
+
+def test_a_signal_leads_to_the_dataset_that_has_it(tmp_path: Path) -> None:  # L-FWD-1
+    config = load(tmp_path, '[datasets.access]\nsignal = "logs"\n[datasets.orders]\n')
+
+    assert config.dataset_of_signal("logs") == "access"
+    assert config.dataset_of_signal("orders") == "orders"
+    assert config.dataset_of_signal("other") == "other"
+
+
+def test_nessie_is_a_rest_catalog(tmp_path: Path) -> None:  # L-SEQ-9: its tables are compared without Spark
+    (tmp_path / "strandline.toml").write_text('version = 1\n[lake]\ncatalog = "nessie"\n')
+
+    with pytest.raises(ConfigError, match=r'lake.catalog: .*wanted: "rest", and its Iceberg interface'):
+        load_config(tmp_path / "strandline.toml")

@@ -16,7 +16,7 @@ place that needs one is asked for.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
@@ -25,6 +25,7 @@ from msgspec import field
 from strandline.dataset import Dataset
 from strandline.lake.settings import LakeSettings, SparkSettings
 from strandline.pipeline.config_datasets import (
+    BUILT_IN_TABLES,
     DatasetSettings,
     Declared,
     built_in,
@@ -36,7 +37,6 @@ from strandline.pipeline.config_file import (
     Faults,
     Problem,
     Scalar,
-    is_reference,
     is_secret_name,
     key_lines,
     look_up,
@@ -54,10 +54,17 @@ from strandline.pipeline.config_sections import (
     Flush,
     Lake,
     Node,
+    Policy,
+    Server,
     Spark,
     Spool,
     Store,
 )
+from strandline.pipeline.config_sinks import SinkConfig, SinkNotConfigured, read_sinks
+from strandline.secret import is_reference
+
+if TYPE_CHECKING:
+    from strandline.sinks.sink import Sink
 
 __all__ = [
     "FILE_NAME",
@@ -66,6 +73,8 @@ __all__ = [
     "DatasetSettings",
     "HomeExists",
     "HomeNotFound",
+    "SinkConfig",
+    "SinkNotConfigured",
     "default_config",
     "find_home",
     "load_config",
@@ -93,6 +102,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     spool: Spool = field(default_factory=Spool)
     flush: Flush = field(default_factory=Flush)
     compaction: Compaction = field(default_factory=Compaction)
+    policy: Policy = field(default_factory=Policy)
+    server: Server = field(default_factory=Server)
+    sinks: Mapping[str, SinkConfig] = {}
+    warnings: tuple[str, ...] = ()  # what is odd in the file and no fault
     datasets: Mapping[str, Dataset] = {}
     dataset_settings: Mapping[str, DatasetSettings] = {}
 
@@ -137,6 +150,28 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             log=str(self.home / "logs" / "spark.log"),
         )
 
+    def server_tokens(self) -> list[str]:
+        return [self._secret("server.tokens", each) for each in self.server.tokens]
+
+    def server_tls(self) -> tuple[str, str] | None:
+        """The files of the certificate and of its key; None for plain HTTP."""
+        certificate, key = self.server.tls_certificate, self.server.tls_key_file
+        if certificate is None or key is None:
+            return None
+        return str(self.home / certificate), str(self.home / key)
+
+    def dataset_of_signal(self, signal: str) -> str:
+        """The dataset where rows go that come under a signal: the one that is configured to, else the one of
+        that name."""
+        named = [name for name, each in self.dataset_settings.items() if each.signal == signal]
+        return named[0] if named and signal not in named else signal
+
+    def sink(self, name: str) -> "Sink":
+        """The sink of this name, with its secrets; SinkNotConfigured if there is none."""
+        if name not in self.sinks:
+            raise SinkNotConfigured(name, self.sinks)
+        return self.sinks[name].made(self.home)
+
     def declared(self, dataset: str) -> Dataset | None:
         """The dataset as the file, or else what ships with Strandline, has it; None if neither knows it."""
         if dataset in self.datasets:
@@ -171,16 +206,25 @@ def load_config(path: Path) -> Config:
     tables = parse_toml(str(path), text)
     _check_version(path, text, tables)
     faults = Faults(str(path), text)
-    for name in tables.keys() - {"version", "datasets", *SECTIONS}:
-        faults.add((name,), no_such_key(name, [*SECTIONS, "datasets"]))
+    for name in tables.keys() - {"version", "datasets", "sinks", *SECTIONS}:
+        faults.add((name,), no_such_key(name, [*SECTIONS, "datasets", "sinks"]))
     sections: dict[str, Any] = {
         name: read_struct(kind, tables.get(name, {}), (name,), faults) for name, kind in SECTIONS.items()
     }
     datasets = read_datasets(tables.get("datasets", {}), faults)
-    config = Config(home=path.absolute().parent, **sections, **_apart(datasets))
+    home = path.absolute().parent
+    sinks, warnings = read_sinks(
+        tables.get("sinks", {}),
+        home=home,
+        datasets=sorted({*datasets, *BUILT_IN_TABLES}),
+        is_strict=bool(sections["node"].strict_datasets),
+        faults=faults,
+    )
+    config = Config(home=home, sinks=sinks, warnings=tuple(warnings), **sections, **_apart(datasets))
     _check_places(config, faults)
     _check_spark(config, tables.get("spark"), faults)
     _check_secrets(config, faults)
+    _check_server(config, faults)
     for section, low, high in _ORDERED:
         if (least := getattr(sections[section], low)) > (most := getattr(sections[section], high)):
             faults.add((section, low), f"{least:,} is above {high}, which is {most:,}")
@@ -223,6 +267,11 @@ def _check_places(config: Config, faults: Faults) -> None:
     _check_place(("store", "url"), store.url, _POSTGRES, 'password = "env:NAME" in [store]', faults)
     _check_place(("content", "url"), config.content.url, _BUCKETS, "conf in [content]", faults)
     _check_place(("lake", "warehouse"), config.lake.warehouse, None, "conf in [lake]", faults)
+    if config.lake.catalog == "nessie":
+        wanted = (
+            'wanted: "rest", and its Iceberg interface as conf, as in {uri = "http://host:19120/iceberg"}'
+        )
+        faults.add(("lake", "catalog"), f"Nessie's own interface is one of Spark's alone; {wanted}")
     if store.password is not None and not is_postgres:
         faults.add(("store", "password"), "SQLite takes none; wanted: a url of Postgres with it")
     if not is_postgres and config.lake.catalog == "jdbc" and Path(store.url).name == CATALOG_FILE:
@@ -272,6 +321,17 @@ def _check_secrets(config: Config, faults: Faults) -> None:
         for key, value in getattr(config, section).conf.items():
             if is_secret_name(key) and not is_reference(value):
                 faults.add((section, "conf", key), wanted)
+
+
+def _check_server(config: Config, faults: Faults) -> None:
+    server = config.server
+    for each in server.tokens:
+        if not is_reference(each):
+            faults.add(("server", "tokens"), "a secret stands in the file; wanted: env:NAME or file:PATH")
+    if (server.tls_certificate is None) != (server.tls_key_file is None):
+        faults.add(("server",), "tls_certificate and tls_key_file go together; wanted: both or neither")
+    if int(server.listen.rpartition(":")[2]) > 65535:
+        faults.add(("server", "listen"), f"{shown(server.listen)}: there is no such port; wanted: 0 to 65535")
 
 
 # Places

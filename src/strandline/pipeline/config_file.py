@@ -8,7 +8,6 @@ Sizes are numbers of bytes or texts such as "128MiB"; a key that takes one ends 
 in the file: it is named, as `env:NAME` or `file:PATH`, and looked up when it is needed.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from strandline import secret
 from strandline.errors import UsageError
 
 Keys: TypeAlias = tuple[str, ...]
@@ -31,7 +31,6 @@ GIB: Final = 1024**3
 _UNITS: Final = {"TiB": 1024**4, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 _SIZE: Final = re.compile(r"(\d+) ?([KMGT]iB|B)")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-_SECRET: Final = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
 _NAMES_A_SECRET: Final = re.compile(
     r"(password|passwd|secret|token|credential|(secret|access|account|api|private|sas)[._-]?(access[._-]?)?key)$"
     r"|sas-token\.|account\.key\.",
@@ -66,7 +65,7 @@ class ConfigError(UsageError):
         found = "".join(f"\n  {text}" for text in (first, *more))
         super().__init__(
             f"{file} has {len(problems)} faults{found}" if more else f"{file}: {first}",
-            hint=hint or "correct it; `strandline config validate` looks at it again and changes nothing",
+            hint=hint or "correct it, and run the command again: nothing was changed",
         )
         self.file, self.problems = file, tuple(problems)
 
@@ -245,25 +244,10 @@ def is_secret_name(key: str) -> bool:
     return _NAMES_A_SECRET.search(key) is not None
 
 
-def is_reference(text: object) -> bool:
-    return isinstance(text, str) and _SECRET.fullmatch(text) is not None
-
-
 def look_up(reference: str, key: str, *, file: str, folder: Path) -> str:
-    """What `env:NAME` or `file:PATH` stands for; a file's ends of line at its end are not part of it."""
-    kind, _, name = reference.partition(":")
-    if kind == "env":
-        secret, found = os.environ.get(name, ""), f"the environment has no {name}"
-    else:
-        try:
-            secret, found = (folder / name).read_text("utf-8").rstrip("\r\n"), f"{folder / name} is empty"
-        except (OSError, UnicodeError) as error:
-            raise _no_secret(file, key, f"cannot read {folder / name}: {error}", reference) from error
-    if not secret:
-        raise _no_secret(file, key, found, reference)
-    return secret
-
-
-def _no_secret(file: str, key: str, found: str, reference: str) -> ConfigError:
-    hint = f"put the secret where {reference} says, or name another place in {key}"
-    return ConfigError(file, [Problem(None, key, found)], hint=hint)
+    """What a reference stands for; a ConfigError says which `key` of which `file` named it."""
+    try:
+        return secret.look_up(reference, folder)
+    except secret.SecretMissing as error:
+        hint = f"put the secret where {reference} says, or name another place in {key}"
+        raise ConfigError(file, [Problem(None, key, error.message)], hint=hint) from error

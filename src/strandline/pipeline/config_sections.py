@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import NODEFAULT, Meta, field
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from strandline.pipeline.config_datasets import DatasetTable
 from strandline.pipeline.config_file import (
@@ -19,6 +19,7 @@ from strandline.pipeline.config_file import (
     size_text,
     toml_text,
 )
+from strandline.pipeline.config_sinks import KINDS, Pattern, SinkTable
 
 VERSION: Final = 1
 
@@ -39,8 +40,13 @@ class Node(Section, frozen=True):
         about("the name that other nodes see", default="the host's name"),
     ] = field(default_factory=socket.gethostname)
     strict_datasets: Annotated[
-        bool, about("refuse rows of a dataset that is not declared: true or false")
-    ] = False
+        bool | None,
+        about(
+            "refuse rows of a dataset that is not declared: true or false",
+            default="`false`; `true` under `strandline server run`",
+            sample="false",
+        ),
+    ] = None
 
 
 class Store(Section, frozen=True):
@@ -72,7 +78,7 @@ class Lake(Section, frozen=True):
 
     catalog: Annotated[
         Literal["jdbc", "rest", "glue", "hive", "nessie"],
-        about('"jdbc" (beside the store), "rest", "glue", "hive" or "nessie"'),
+        about('"jdbc" (beside the store), "rest" (Nessie too), "glue" or "hive"'),
     ] = "jdbc"
     warehouse: Annotated[Text, about("a folder, or s3://…; with a REST catalog what it calls it")] = (
         "warehouse"
@@ -131,6 +137,58 @@ class Compaction(Section, frozen=True):
     max_snapshots: Annotated[Count, about("snapshots of a table, at most; goes before both of them")] = 500
 
 
+class Withhold(Section, frozen=True):
+    """A rule of [policy]: rows of `datasets` for which `where` holds do not leave; those for which it cannot
+    be told, since a column is null or not there, do as `missing` says."""
+
+    datasets: Annotated[tuple[Pattern, ...], Meta(min_length=1)]
+    where: Text
+    missing: Literal["withhold", "export"] = "withhold"
+
+
+class Policy(Section, frozen=True):
+    """[policy]: which rows no sink gets."""
+
+    withhold: Annotated[
+        tuple[Withhold, ...],
+        about(
+            "rows that stay here: {datasets, where, missing}, where a predicate in SQL over their columns; "
+            'where it is null rows stay too, unless missing = "export"'
+        ),
+    ] = ()
+
+
+class Server(Section, frozen=True):
+    """[server]: rows from other nodes, taken in over HTTP."""
+
+    listen: Annotated[
+        Text,
+        Meta(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}$"),
+        about("the address to listen on, host:port or [IPv6]:port; port 0 is a free one"),
+    ] = "127.0.0.1:8080"
+    tokens: Annotated[
+        tuple[Text, ...],
+        about(
+            "tokens that may send anything, each as env:NAME or file:PATH, beside those of "
+            "`strandline server token`"
+        ),
+    ] = ()
+    keep_source: Annotated[
+        bool, about("keep sources as they come: true or false; else they follow the sender's name and a /")
+    ] = False
+    max_body_bytes: Annotated[Size, about("a unit above this is refused, also once decompressed")] = 64 * MIB
+    rate_bytes_per_s: Annotated[
+        int, Meta(ge=0), about("bytes a second that each token may send, on average; 0 is any number")
+    ] = 0
+    tls_certificate: Annotated[
+        Text | None,
+        about("the file of the certificate, and those that vouch for it, in PEM", default="none: plain HTTP"),
+    ] = None
+    tls_key_file: Annotated[
+        Text | None, about("the file of the certificate's private key, in PEM", default="none")
+    ] = None
+
+
 SECTIONS: Final[Mapping[str, type[Section]]] = {
     "node": Node,
     "store": Store,
@@ -140,6 +198,17 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "spool": Spool,
     "flush": Flush,
     "compaction": Compaction,
+    "policy": Policy,
+    "server": Server,
+}
+
+
+# How a table of a name of one's own begins in the file of a new node.
+_SAMPLES: Final = {
+    "datasets.<name>": ["", "#[datasets.orders]"],
+    "sinks.<name>": ["", "#[sinks.centre]"],
+    "sinks.<forward>": [],
+    "sinks.<blob>": ["", "#[sinks.archive]", '#type = "blob"'],
 }
 
 
@@ -155,16 +224,29 @@ class KeyDoc(NamedTuple):
 
 def keys() -> Iterator[KeyDoc]:
     """Every key there is, in the order of the file."""
-    kinds: dict[str, type[Section]] = {**SECTIONS, "datasets.<name>": DatasetTable}
+    sinks = {f"sinks.<{name}>": kind for name, kind in KINDS.items()}
+    kinds: dict[str, type[Section]] = {
+        **SECTIONS,
+        "datasets.<name>": DatasetTable,
+        "sinks.<name>": SinkTable,
+        **sinks,
+    }
     for section, kind in kinds.items():
         for info in fields(kind):
             extra = next(meta.extra for meta in metas(info) if meta.extra)
-            value = info.default_factory() if info.default is NODEFAULT else info.default
-            text = toml_text(size_text(value) if info.name.endswith("_bytes") else value)
-            default = extra["default"] or f"`{text}`"
+            text = _default_text(info)
+            default = extra["default"] or (f"`{text}`" if text else "needed")
             yield KeyDoc(
                 section, info.name, default, describe(info), f"{info.name} = {extra['sample'] or text}"
             )
+
+
+def _default_text(info: FieldInfo) -> str:
+    """In TOML; empty where there is none."""
+    if info.required:
+        return ""
+    value = info.default_factory() if info.default is NODEFAULT else info.default
+    return toml_text(size_text(value) if info.name.endswith("_bytes") else value)
 
 
 def default_text() -> str:
@@ -178,6 +260,6 @@ def default_text() -> str:
     for doc in keys():
         if doc.section != section:
             section = doc.section
-            lines += ["", f"[{section}]" if "<" not in section else "#[datasets.orders]"]
+            lines += _SAMPLES.get(section, ["", f"[{section}]"])
         lines.append(f"#{doc.line}  # {doc.about}")
     return "\n".join(lines) + "\n"

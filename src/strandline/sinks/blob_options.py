@@ -1,0 +1,19 @@
+"""A blob sink out of the keys of its configuration."""
+
+from typing import Any
+
+from strandline.secret import is_reference
+from strandline.sinks.blob import BlobSink
+from strandline.sinks.registry import SinkOptions
+
+
+def configure(options: SinkOptions) -> BlobSink:
+    """A relative `dir` starts at the node's home; credentials that are references are looked up."""
+    keys: dict[str, Any] = dict(options.keys)
+    if keys.get("dir"):
+        keys["dir"] = str(options.home / keys["dir"])
+    given = keys.get("credentials", {})
+    keys["credentials"] = {
+        name: options.secret(text) if is_reference(text) else str(text) for name, text in given.items()
+    }
+    return BlobSink(**keys)
