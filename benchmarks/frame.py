@@ -29,7 +29,7 @@ from benchmarks.report import Report, Row, Spread, Table, publish, rich_table, s
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import UnavailableError
 from strandline.lake.spark import stop_spark
-from strandline.pipeline.node import Node
+from strandline.node import Node
 
 ROUNDS: Final = 7
 QUICK_ROUNDS: Final = 3
@@ -111,15 +111,15 @@ class Bench:
         self.missing.append(f"{self.question} {what}: {why}")
         self.console.print(f"not measured: {what}: {why}", style="yellow")
 
-    def run(self, case: Case, *, is_once: bool = False) -> None:
+    def run(self, case: Case, *, is_once: bool = False, at_most: int = ROUNDS) -> None:
         """Measure one case, print its table, and keep it for the results.
 
         What comes out the same every time, or takes too long for rounds, is measured once, without a round
-        to warm up.
+        to warm up; what takes long, in `at_most` so many rounds.
         """
         rounds: list[dict[Place, float]] = []
         probes: list[float] = []
-        count, warming = (1, 0) if is_once else (self.rounds + 1, 1)
+        count, warming = (1, 0) if is_once else (min(self.rounds, at_most) + 1, 1)
         with self._progress(case, count) as advance:
             for number in range(count):
                 before = syncs_per_s(self.folder)

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from benchmarks.bare_tables import SOURCE, append_bare, made_table
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.log_rows import arrow_rows
-from strandline.lake.schema import AT, SEQ, create_statement, own_columns
+from strandline.lake.schema import AT, FLUSH, SEQ, create_statement, own_columns
 from strandline.lake.settings import CATALOG
 from strandline.lake.stamp import stamped
-from strandline.pipeline.node import Node
+from strandline.node import Node
 
 QUESTION = "How fast is a flush?"
 MANY: Final = 1_000_000
@@ -43,7 +43,7 @@ def ask(bench: Bench) -> None:
         FROM_FILES: rows.bare_from_files(made_table(node.spark, "flush_many")),
     }
     against = [SAME_COLUMNS, FROM_FILES]
-    bench.run(Case(f"{many:,} rows", "s", contenders, against, note=f"{_NOTE}1.30x at most."))
+    bench.run(Case(f"{many:,} rows", "s", contenders, against, note=f"{_NOTE}1.30x at most."), at_most=5)
     rows = Spooled(node, "flush_few", FEW)
     contenders = {
         "ours": rows.flush,
@@ -91,13 +91,14 @@ class Spooled:
                 spark.sql(create_statement(dataset, table, 2))
                 made = True
             own = [column.name for column in own_columns(dataset)]
-            return timed(lambda: stamped(self._numbered(own), dataset, 1).writeTo(table).append())
+            return timed(lambda: stamped(self._numbered(own), dataset).writeTo(table).append())
 
         return run
 
     def _numbered(self, own: list[str]) -> DataFrame:
         rows = self._node.spark.read.parquet(*self._segments)
-        return rows.selectExpr(*own, "source", f"n as {SEQ}", f"timestamp'2026-01-01 00:00:00' as {AT}")
+        at = f"timestamp'2026-01-01 00:00:00' as {AT}"
+        return rows.selectExpr(*own, "source", f"n as {SEQ}", at, f"1L as {FLUSH}")
 
     def bare_from_memory(self, table: str) -> Contender:
         def run() -> float:

@@ -39,7 +39,7 @@ def ask(bench: Bench) -> None:
     note = (
         "1,000 rows each; both are Spark started by us. A second write has a warm Java and no table to make."
     )
-    bench.run(Case("Flush in a new process", "ms", flushes, ["bare Spark"], note=note))
+    bench.run(Case("Flush in a new process", "ms", flushes, ["bare Spark"], note=note), at_most=3)
     note = "The last of the rounds above: the time from each place that a flush names on its way to the next."
     bench.run(
         Case("What takes the time of a first flush", "ms", {"ours": lambda: spans}, note=note), is_once=True

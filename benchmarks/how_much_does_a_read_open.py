@@ -11,7 +11,7 @@ from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import MESSAGE, arrow_rows
 from strandline.lake.metrics import ScanMeter
 from strandline.lake.reader import Piece
-from strandline.pipeline.node import Node
+from strandline.node import Node
 from strandline.ranges import Range
 
 QUESTION = "How much does a read open?"

@@ -5,18 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.content import open_content
 from strandline.dataset import Column, Dataset, Identity, SchemaBreaking
 from strandline.errors import StrandlineError, UnavailableError, UsageError
+from strandline.lake import load_input
 from strandline.lake.landing import FixedInput, LoadLanding
-from strandline.lake.load_input import grown_for
-from strandline.lake.schema import table_name
+from strandline.lake.schema import TableUnavailable, table_name
 from strandline.lake.settings import CATALOG, SCRATCH, LakeSettings
 from strandline.lake.writer import IcebergTables
-from strandline.rows import BadRows
+from strandline.rows import BadRows, RowTooLarge, accept
 from tests.lake.landings import AT, Ledgers, fresh_name, land, logs
 
 
@@ -73,7 +72,11 @@ def test_a_load_numbers_each_source_densely_and_stages_the_same_again(
     assert stored(spark, again.dataset) == first
 
 
-def test_the_files_of_a_load_are_sorted_by_seq(lake: IcebergTables) -> None:  # L-SCH-1
+@pytest.mark.parametrize("file_rows", [1, load_input.FILE_ROWS])
+def test_the_files_of_a_load_are_sorted_by_seq(
+    lake: IcebergTables, file_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-SCH-1
+    monkeypatch.setattr(load_input, "FILE_ROWS", file_rows)  # with 1 each file of the input has its own task
     dataset = logs()
     fixed, _ = lake.fix_input(rows_in(lake._spark, 300), dataset, fresh_name("load"), source=None)
 
@@ -84,6 +87,7 @@ def test_the_files_of_a_load_are_sorted_by_seq(lake: IcebergTables) -> None:  # 
     for file, seq in placed.collect():
         by_file.setdefault(file, []).append(seq)
     assert all(seqs == sorted(seqs) for seqs in by_file.values())
+    assert sum(map(len, by_file.values())) == 300
 
 
 def test_a_load_grows_its_dataset_from_the_types_of_the_frame(
@@ -119,6 +123,89 @@ def test_a_load_grows_its_dataset_from_the_types_of_the_frame(
     )
 
 
+def test_a_value_that_only_a_wider_column_holds_is_kept_exactly_and_widens_it(
+    lake: IcebergTables,
+) -> None:  # L-SPOOL-8, L-SCH-5
+    columns = tuple(Column(name, "float") for name in "fg") + tuple(
+        Column(name, "decimal(5,2)") for name in "de"
+    )
+    dataset = Dataset(fresh_name(), columns)
+    df = lake._spark.sql(
+        "SELECT 16777217 AS f, 3 AS g, cast(12345.670 AS decimal(8,3)) AS d, cast(1.5 AS decimal(8,3)) AS e"
+    )
+
+    fixed, grown = lake.fix_input(df, dataset, fresh_name("load"), source="a")
+    land(lake, load_of(grown, fixed))
+
+    types = {column.name: column.type for column in grown.columns}
+    assert types == {"f": "double", "g": "float", "d": "decimal(38,2)", "e": "decimal(5,2)"}
+    found = lake._spark.table(table_name(dataset.name)).select("f", "g", "d", "e").collect()
+    assert [tuple(map(str, row)) for row in found] == [("16777217.0", "3.0", "12345.67", "1.50")]
+
+
+def test_a_row_over_the_limit_refuses_the_load(
+    spark: SparkSession, spark_lake: LakeSettings, tmp_path: Path
+) -> None:  # L-SPOOL-8
+    lake = IcebergTables(spark, open_content(tmp_path / "content"), spark_lake, max_row_bytes=100)
+    df = spark.sql("SELECT repeat('é', if(id = 7, 47, 46)) AS level, id AS n FROM range(10)")
+
+    with pytest.raises(RowTooLarge, match="102 bytes"):
+        lake.fix_input(df, logs(), fresh_name("load"), source="a")
+    fixed, _ = lake.fix_input(df.where("n <> 7"), logs(), fresh_name("load"), source="a")
+
+    assert fixed.rows == {"a": 9}
+
+
+ODD = {
+    "no UTF-8": "cast(X'80' AS string) AS level",
+    "beyond the year 9999": "timestamp_micros(253402300800000000) AS at",
+    "before the year 1": "date_sub(date'0001-01-01', 1) AS day",
+    "a contradicting source": "'b' AS source",
+    "a source that cannot be stored": "concat('x', char(0)) AS host",
+    "a source of the wrong type": "1.5D AS host",
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_spark_judges_the_rows_of_a_load_as_the_door_does(lake: IcebergTables, odd: str) -> None:  # L-SPOOL-8
+    dataset = replace(logs(), source_columns=("host",))
+    source = "a" if "source" in ODD[odd] else None
+    df = lake._spark.sql(f"SELECT {ODD[odd]}")
+    wanted = accept(dataset, df.toArrow(), source=source).refusals
+
+    with pytest.raises(UsageError) as caught:
+        lake.fix_input(df, dataset, fresh_name("load"), source=source)
+
+    error: Any = caught.value
+    assert [*error.refusals] == wanted
+    assert wanted
+
+
+def test_a_load_finds_its_sources_as_an_append_does(lake: IcebergTables) -> None:  # L-SPOOL-8
+    dataset = replace(logs(), source_columns=("host", "port"))
+    df = lake._spark.sql(
+        "SELECT * FROM VALUES ('own', 'h', 1), ('', 'h', 1), (null, '', 1), (null, null, null) "
+        "AS t(source, host, port)"
+    )
+    judged = accept(dataset, df.toArrow()).table["source"].to_pylist()
+
+    fixed, _ = lake.fix_input(df, dataset, fresh_name("load"), source=None)
+
+    assert fixed.rows == {"own": 1, "h": 1, "1": 1, "unknown": 1}
+    assert sorted(judged) == sorted(fixed.rows)
+
+
+def test_plain_columns_need_no_python(lake: IcebergTables) -> None:  # L-COST-5
+    spark, dataset = lake._spark, logs()
+    alike = spark.sql("SELECT 'x' AS level, 1 AS n, 'a' AS source, 2.5D AS new, now() AS at")
+
+    plain = load_input.plain_rows(alike, load_input.grown_for(dataset, alike.schema), None)
+
+    assert plain is not None
+    assert plain.columns == ["_sl_refusal", "level", "n", "new", "at", "source"]
+    assert load_input.plain_rows(spark.sql("SELECT 1.5D AS n"), dataset, None) is None
+
+
 @pytest.mark.parametrize("type_", ["timestamp_ntz", "interval day to second", "variant"])
 def test_a_type_that_no_dataset_holds_is_refused_by_name(lake: IcebergTables, type_: str) -> None:  # L-SCH-6
     values = {"variant": "parse_json('1')", "timestamp_ntz": "timestamp_ntz'2026-01-01'"}
@@ -130,7 +217,7 @@ def test_a_type_that_no_dataset_holds_is_refused_by_name(lake: IcebergTables, ty
 
 def test_reserved_names_are_refused(lake: IcebergTables) -> None:  # L-STAMP-8
     with pytest.raises(UsageError, match="reserved"):
-        grown_for(logs(), lake._spark.sql("SELECT 1 AS _sl_seq").schema)
+        load_input.grown_for(logs(), lake._spark.sql("SELECT 1 AS _sl_seq").schema)
 
 
 def test_bad_rows_refuse_the_load_and_leave_nothing_behind(
@@ -165,16 +252,35 @@ def test_an_input_is_there_until_it_is_dropped_and_its_files_go_with_it(
 ) -> None:  # L-SEQ-2, L-SEQ-6
     spark = each_lake._spark
     rows = rows_in(spark, 10).drop("source")
-    fixed, _ = each_lake.fix_input(rows, logs(), fresh_name("load"), source="a'\\b")
+    load_id = fresh_name("load")
+    fixed, _ = each_lake.fix_input(rows, logs(), load_id, source="a'\\b")
     (file, *_) = (row[0] for row in spark.sql(f"SELECT file_path FROM {fixed.table}.files").collect())
 
     assert fixed.rows == {"a'\\b": 10}
     assert each_lake.has_input(fixed)
     assert not each_lake.has_input(replace(fixed, snapshot=fixed.snapshot + 1))
-    each_lake.drop_input(fixed)
-    each_lake.drop_input(fixed)
+    each_lake.drop_input(load_id)
+    each_lake.drop_input(load_id)
     assert not each_lake.has_input(fixed)
-    assert not Path(file.removeprefix("file:")).exists()
+    folder = Path(file.removeprefix("file:")).parent.parent
+    assert [path for path in folder.glob("*/*") if not path.name.startswith(".")] == []
+
+
+def test_a_removal_of_an_input_that_was_cut_short_is_done_again(
+    lake: IcebergTables, spark_lake: LakeSettings
+) -> None:  # L-SEQ-2
+    load_id = fresh_name("load")
+    fixed, _ = lake.fix_input(rows_in(lake._spark, 10), logs(), load_id, source=None)
+    shown = lake._spark.sql(f"SELECT path FROM {fixed.table}.manifests").collect()
+    named = [
+        row[0] for row in lake._spark.sql(f"SELECT manifest_list FROM {fixed.table}.snapshots").collect()
+    ]
+    for path in (shown[0][0], named[0]):
+        Path(path.removeprefix("file:")).unlink()
+
+    load_input.remove_input(spark_lake, load_id)
+
+    assert load_id not in scratch_tables(lake._spark)
 
 
 def test_a_fixing_that_a_crash_cut_short_is_done_anew(lake: IcebergTables) -> None:  # L-SEQ-2
@@ -260,7 +366,7 @@ def test_an_error_of_the_frame_itself_is_the_callers_and_leaves_nothing(
     load_id = fresh_name("load")
     df = lake._spark.sql("SELECT raise_error('mine') AS level FROM range(3)")
 
-    with pytest.raises((StrandlineError, PySparkException)):
+    with pytest.raises(TableUnavailable, match="mine"):
         lake.fix_input(df.selectExpr("cast(level as string) level"), logs(), load_id, source="a")
 
     assert load_id not in scratch_tables(lake._spark)

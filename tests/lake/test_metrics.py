@@ -7,8 +7,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.dataset import Dataset
+from strandline.lake.counters import NOTHING_READ, ScanCounters
 from strandline.lake.explain import explain
-from strandline.lake.metrics import NOTHING_READ, ScanCounters, ScanMeter
+from strandline.lake.metrics import ScanMeter
 from strandline.lake.reader import LakeReader, Piece
 from strandline.lake.settings import LakeSettings
 from strandline.lake.spark import is_connect

@@ -71,6 +71,8 @@ def test_a_table_has_the_properties_that_make_it_exact_and_cheap(
     assert plain["format-version"] == "2"
     assert plain["write.wap.enabled"] == "true"
     assert plain["write.parquet.row-group-size-bytes"] == "4194304"
+    assert plain["write.parquet.compression-level"] == "1"
+    assert plain["write.parquet.dict-encoding-enabled.column._sl_row_id"] == "false"
     full = {f"write.metadata.metrics.column.{name}" for name in ("source", "_sl_seq", "_sl_flush", "_sl_at")}
     assert {plain[key] for key in full} == {"full"}
     assert not any("bloom" in key for key in plain)

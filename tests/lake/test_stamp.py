@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.dataset import Column, Dataset, Identity
-from strandline.lake.pieces import placed_schema
+from strandline.lake.pieces import numbered_schema
 from strandline.lake.stamp import stamped, without_repeats
 
 
@@ -21,11 +21,11 @@ def sha(text: str) -> str:
 def ids(spark: SparkSession, dataset: Dataset, *rows: dict[str, Any], source: str = "web-1") -> list[str]:
     """The row ids of rows with seqs from 1 on."""
     placed = [
-        {**row, "source": source, "_sl_seq": seq, "_sl_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        {**row, "source": source, "_sl_seq": seq, "_sl_at": datetime(2026, 1, 1, tzinfo=UTC), "_sl_flush": 7}
         for seq, row in enumerate(rows, 1)
     ]
-    table = pa.Table.from_pylist(placed, schema=placed_schema(dataset))
-    made = stamped(spark.createDataFrame(table), dataset, 7)
+    table = pa.Table.from_pylist(placed, schema=numbered_schema(dataset))
+    made = stamped(spark.createDataFrame(table), dataset)
     assert made.columns[-5:] == ["source", "_sl_seq", "_sl_row_id", "_sl_flush", "_sl_at"]
     return [row["_sl_row_id"] for row in made.orderBy("_sl_seq").select("_sl_row_id").collect()]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
 
 import strandline
 from strandline.content import ContentStore, open_content
@@ -16,10 +17,12 @@ from strandline.dataset import Column, Dataset, Identity
 from strandline.errors import CorruptionError, NotFoundError, UnavailableError
 from strandline.lake import writer
 from strandline.lake.history import History, Snapshot, find
+from strandline.lake.iceberg import WarehouseMoved
 from strandline.lake.landing import BURNED, FlushLanding, Found, Piece, Published, Staged
 from strandline.lake.pieces import shares
 from strandline.lake.schema import table_name
-from strandline.lake.settings import LakeSettings
+from strandline.lake.settings import LakeSettings, SparkSettings
+from strandline.lake.spark import start_spark
 from strandline.lake.writer import IcebergTables
 from strandline.persist import BlobRef
 from tests.lake.landings import AT, Ledgers, land, logs, publish
@@ -584,7 +587,19 @@ def moves(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("level", "n", "source", place)
 
 
-@pytest.mark.parametrize("hook", [raises, fails_later, loses_the_place, doubles, moves])
+def shifts(rows: DataFrame) -> DataFrame:
+    """Every place is another's, and none is doubled."""
+    seq = rows["_sl_place"].getField("_sl_seq") + 7
+    return rows.withColumn("_sl_place", rows["_sl_place"].withField("_sl_seq", seq))
+
+
+def moves_elsewhere(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("_sl_place", rows["_sl_place"].withField("source", lit("b")))
+
+
+@pytest.mark.parametrize(
+    "hook", [raises, fails_later, loses_the_place, doubles, moves, shifts, moves_elsewhere]
+)
 def test_rows_pass_unchanged_where_a_settle_hook_fails_and_the_failure_is_told(
     lake: IcebergTables, ledgers: Ledgers, hook: Callable[[DataFrame], DataFrame]
 ) -> None:  # L-FLUSH-7
@@ -630,3 +645,27 @@ def test_only_one_module_writes_rows_into_tables_and_one_more_into_scratch() -> 
     assert found == ["lake/load_input.py", "lake/writer.py"]
     assert (package / "lake" / "writer.py").read_text().count(".writeTo(") == 1
     assert (package / "lake" / "load_input.py").read_text().count(".writeTo(") == 1
+
+
+def test_a_write_that_fails_because_the_warehouse_moved_says_so(
+    spark_settings: SparkSettings,
+    spark: SparkSession,
+    content: ContentStore,
+    ledgers: Ledgers,
+    tmp_path: Path,
+) -> None:  # L-CTL-7
+    moving = LakeSettings(warehouse=str(tmp_path / "warehouse"), uri=str(tmp_path / "catalog.db"))
+    session = start_spark(moving, spark_settings)
+    tables, dataset = IcebergTables(session, content, moving), logs()
+    landing = ledgers.landing(dataset, ledgers.pieces(dataset, {"a": [{"level": "x"}]}))
+    snapshot = land(tables, landing)
+    Path(moving.warehouse).rename(tmp_path / "elsewhere")
+
+    acts: list[Callable[[], None]] = [
+        lambda: tables.ensure(replace(dataset, columns=(Column("new", "int"), *dataset.columns))),
+        lambda: tables.stage(replace(landing, id="another")),
+        lambda: tables.publish(dataset.name, snapshot),
+    ]
+    for act in acts:
+        with pytest.raises(WarehouseMoved, match=re.escape(moving.warehouse)):
+            act()

@@ -62,11 +62,34 @@ class Classic:
     gateway: Any
     scratch_log: Path | None
 
+    def bury(self) -> None:
+        """Let go of what is left of a Spark whose Java died, or that somebody else stopped."""
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        if (context := SparkContext._active_spark_context) is not None:  # noqa: SLF001  # as in _refuse_foreign
+            context._jsc = None  # noqa: SLF001  # or stopping it would ask the dead Java
+            context.stop()
+        SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+        _end_java(self.gateway)
+
     def close(self) -> None:
         self.session.stop()
         _end_java(self.gateway)
         if self.scratch_log is not None:
             self.scratch_log.unlink(missing_ok=True)
+
+
+def is_alive(session: "SparkSession") -> bool:
+    """Whether the Java behind a session runs, and its context was not stopped."""
+    from pyspark import SparkContext
+
+    context = session.sparkContext
+    gateway: Any = SparkContext._gateway  # noqa: SLF001  # no public way tells without asking Java
+    if context is not SparkContext._active_spark_context or gateway is None:  # noqa: SLF001
+        return False
+    process: Popen[bytes] | None = gateway.proc
+    return process is None or process.poll() is None
 
 
 def open_classic(lake: LakeSettings, spark: SparkSettings, tell: Callable[[str], None]) -> Classic:

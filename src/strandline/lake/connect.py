@@ -67,7 +67,32 @@ def clone(session: "SparkSession") -> "SparkSession":
     """A session of its own on the server, with the conf that this one has."""
     connected: Any = session  # classic sessions, which the type knows, have no cloneSession
     cloned: SparkSession = connected.cloneSession()
+    _bound_retries(cloned)
     return cloned
+
+
+def is_alive(session: "SparkSession") -> bool:
+    """Whether the server answers and still has the session: it forgets those that were idle for long, and
+    all when it starts anew."""
+    connected: Any = session
+    if connected.is_stopped:
+        return False
+    connected.client.set_retry_policies([])  # one try: whoever asks has a remedy of their own
+    try:
+        connected.conf.get(CATALOG_KEY, None)
+    except Exception:  # noqa: BLE001  # whichever it is, there is no answer
+        return False
+    finally:
+        _bound_retries(session)
+    return True
+
+
+def _bound_retries(session: "SparkSession") -> None:
+    """Half a minute of them: the client itself would try to reach a dead server for ten."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    connected: Any = session
+    connected.client.set_retry_policies([DefaultPolicy(max_retries=8, max_backoff=5_000)])
 
 
 def slots(session: "SparkSession") -> int:
@@ -99,6 +124,8 @@ def open_session(remote: str, spark: SparkSettings) -> "SparkSession":
 
 
 def close_session(session: "SparkSession") -> None:
+    connected: Any = session
+    connected.release_session_on_close = is_alive(session)  # else there is nothing to release, and no one
     session.stop()
     os.environ.pop(CONNECT_MODE, None)
 
@@ -125,6 +152,7 @@ def _connect(remote: str) -> "SparkSession":
     os.environ[CONNECT_MODE] = "1"
     builder: Any = ConnectSession.builder
     session: SparkSession = builder.remote(remote).create()
+    _bound_retries(session)
     return session
 
 

@@ -89,7 +89,7 @@ def find(history: History, id: str) -> Found:
     ancestry = {each.id: each for each in _ancestry(history)}
     published = next((each for each in ancestry.values() if id in (each.wap, each.published)), None)
     staged = tuple(
-        Staged(**_written(each, each))
+        Staged(**_written(each, each), is_behind=each.parent != history.current)
         for each in history.snapshots.values()
         if each.wap == id and each.id not in ancestry
     )

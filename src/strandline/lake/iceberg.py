@@ -53,7 +53,8 @@ class WarehouseMoved(HeldError):
     def __init__(self, dataset: str, location: str) -> None:
         super().__init__(
             f"the table of dataset {dataset!r} should be at {location}, and nothing is there",
-            hint="put the warehouse back, or re-point its tables: strandline maintain --relocate",
+            hint="put the warehouse back, or name where it is in [lake] and re-point its tables: "
+            "`strandline maintain --relocate`",
         )
         self.dataset, self.location = dataset, location
 
@@ -136,14 +137,21 @@ def open_iceberg(lake: LakeSettings) -> "Catalog":
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NotInstalledError
 
-    _check_catalog_file(lake)
+    check_catalog_file(lake)
     try:
         return load_catalog(CATALOG, **catalog_properties(lake))
-    except (ValueError, NotInstalledError) as error:
+    except NotInstalledError as error:
+        raise UnavailableError(
+            f"a {lake.catalog} catalog is read through PyIceberg, which lacks a package: {error}",
+            hint=f"pip install 'pyiceberg[{lake.catalog}]'",
+        ) from error
+    except ValueError as error:
         raise UsageError(
             f"PyIceberg cannot open a catalog of type {lake.catalog!r}: {error}",
-            hint="tables in it are read by Spark alone; for this use jdbc, rest, glue or hive",
+            hint="it opens jdbc, rest, glue and hive; Nessie is a rest catalog, by its Iceberg interface",
         ) from error
+    except Exception as error:  # of whichever client the catalog has
+        raise _no_answer(f"the {lake.catalog} catalog", error) from error
 
 
 def catalog_properties(lake: LakeSettings) -> dict[str, str]:
@@ -201,16 +209,47 @@ def table_pointers(lake: LakeSettings) -> dict[str, str]:
 
 
 def check_warehouse(lake: LakeSettings, dataset: str) -> None:
-    """Raise WarehouseMoved if the catalog names metadata that is not there."""
-    if lake.catalog == "jdbc" and metadata_pointer(lake, dataset) is not None:
-        load_table(lake, dataset)
+    """Raise WarehouseMoved if the catalog names metadata that is not there. Other catalogs than JDBC read it
+    themselves, and say so."""
+    if lake.catalog != "jdbc":
+        return
+    location = metadata_pointer(lake, dataset)
+    while location is not None and not is_there(lake, location):
+        # A commit moves the pointer and may remove an old metadata file: it is gone only if still named.
+        now = metadata_pointer(lake, dataset)
+        if now == location:
+            raise WarehouseMoved(dataset, location)
+        location = now
+
+
+def check_pointers(lake: LakeSettings, pointers: Mapping[str, str]) -> None:
+    """`check_warehouse` of all tables at once, with a look at each file in a folder. In a bucket, where a
+    look is a request, at one of them: it is moved as a whole."""
+    if lake.catalog != "jdbc":
+        return
+    is_remote = any(is_url(location) and not location.startswith("file:") for location in pointers.values())
+    for dataset, location in [*pointers.items()][: 1 if is_remote else None]:
+        if not is_there(lake, location):
+            check_warehouse(lake, dataset)
+
+
+def is_there(lake: LakeSettings, location: str) -> bool:
+    """Whether there is a file; UnavailableError where nobody can say."""
+    if not is_url(location) or location.startswith("file:"):
+        return Path(location.removeprefix("file://").removeprefix("file:")).exists()
+    from pyiceberg.io import load_file_io
+
+    try:
+        return load_file_io(catalog_properties(lake), location).new_input(location).exists()
+    except OSError as error:
+        raise _no_answer(location, error) from error
 
 
 def is_url(uri: str) -> bool:
     return "://" in uri
 
 
-def _check_catalog_file(lake: LakeSettings) -> None:
+def check_catalog_file(lake: LakeSettings) -> None:
     """SQLAlchemy would make an empty file where none is."""
     if lake.catalog == "jdbc" and not is_url(lake.uri) and not Path(lake.uri).exists():
         raise NotFoundError(
@@ -226,8 +265,8 @@ def _load_from_catalog(lake: LakeSettings, dataset: str) -> "Table":
             return catalog.load_table((NAMESPACE, dataset))
         except NoSuchTableError as error:
             raise TableMissing(dataset) from error
-        except OSError as error:
-            raise _no_answer(lake.uri, error) from error
+        except Exception as error:  # of whichever client the catalog has
+            raise _no_answer(f"the {lake.catalog} catalog", error) from error
 
 
 def _catalog_pointers(lake: LakeSettings) -> dict[str, str]:
@@ -239,8 +278,8 @@ def _catalog_pointers(lake: LakeSettings) -> dict[str, str]:
             return {name: catalog.load_table((NAMESPACE, name)).metadata_location for name in names}
         except NoSuchNamespaceError:
             return {}
-        except OSError as error:
-            raise _no_answer(lake.uri, error) from error
+        except Exception as error:  # of whichever client the catalog has
+            raise _no_answer(f"the {lake.catalog} catalog", error) from error
 
 
 def _no_answer(place: str, error: Exception) -> UnavailableError:

@@ -5,7 +5,7 @@ once (Iceberg's WAP id). Staging it again, here or elsewhere, gives the same row
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from strandline.dataset import Dataset
@@ -81,8 +81,11 @@ class Written:
     settle_failure: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Staged(Written):
-    """It is not part of the table yet."""
+    """It is not part of the table yet. `is_behind` tells that something was published since it was staged."""
+
+    is_behind: bool = field(default=False, compare=False)
 
 
 class Published(Written):
@@ -120,8 +123,9 @@ class Tables(Protocol):
         """Publish an empty commit under an id, of version BURNED, so that no staged copy of it can be
         published any more. Nothing happens if the id is published already."""
 
-    def drop_input(self, input: FixedInput) -> None:
-        """Remove the scratch table of a load that is settled; one that is gone is fine."""
+    def drop_input(self, load: str) -> None:
+        """Remove the scratch table of a load that is settled, or was never begun; one that is gone is
+        fine."""
 
     def has_input(self, input: FixedInput) -> bool:
         """Whether the scratch table is there with its snapshot."""

@@ -5,27 +5,46 @@ source stand together in each file, so file name and place in the file number th
 the same numbers. What the table looks like:
 
     _sl_refusal STRING, source STRING, <the producer's columns>
+
+Where the columns of the frame have the types of the dataset, Spark itself can tell which rows the door takes
+(`plain_rows`). If there is one that it is not sure of, or in other types, every row goes through the door.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.dataset import SOURCE, Column, Dataset, Refusal, widened
+from strandline.dataset import (
+    SOURCE,
+    UNKNOWN_SOURCE,
+    Column,
+    Dataset,
+    Refusal,
+    SourceInvalid,
+    check_source,
+    widened,
+    wider,
+)
 from strandline.errors import UsageError
+from strandline.lake.iceberg import open_iceberg
 from strandline.lake.landing import FixedInput, LoadLanding
 from strandline.lake.pieces import ArrowMap, Batches, producer_schema
-from strandline.lake.schema import AT, SEQ, columns_sql, literal, own_columns, quoted, sql_type
-from strandline.lake.settings import CATALOG, SCRATCH
-from strandline.rows import accept, raise_refusals
+from strandline.lake.schema import AT, FLUSH, SEQ, columns_sql, literal, own_columns, quoted, sql_type
+from strandline.lake.settings import CATALOG, SCRATCH, LakeSettings
+from strandline.rows import MAX_ROW_BYTES, accept, raise_refusals
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 REFUSAL: Final = "_sl_refusal"
 FIRST_REFUSALS: Final = 100
 MANY_SOURCES: Final = 10_000
+FILE_ROWS: Final = 50_000  # a file of so many rows is worth a task of its own
 
 _TYPES: Final = {
     "tinyint": "int",
@@ -33,31 +52,90 @@ _TYPES: Final = {
     **{name: name for name in ("int", "bigint", "float", "double", "string", "boolean", "binary", "date")},
     "timestamp": "timestamp",
 }
+_TABLE_PROPERTIES: Final = {
+    "write.distribution-mode": "none",
+    "write.parquet.compression-codec": "snappy",  # it is read once
+    "write.parquet.dict-size-bytes": "131072",
+    "write.metadata.metrics.default": "none",
+}
+# Where a value of a type may be one that the door refuses: texts that are none, years beyond 1 to 9999.
+_FITS: Final = {
+    "string": "is_valid_utf8({0})",
+    "timestamp": "unix_micros({0}) between -62135596800000000 and 253402300799999999",
+    "date": "unix_date({0}) between -719162 and 2932896",
+}
 _FILE, _POS, _LO = "_sl_file", "_sl_pos", "_sl_lo"
 _FIRST, _WHOLE, _BEFORE = "_sl_first", "_sl_whole", "_sl_before"
+_APART: Final = (
+    "'split-size' = '134217728', 'file-open-cost' = '134217728'"  # one file, or part of it, a task
+)
 
 
 # Fixing
 
 
 def fix_input(
-    spark: SparkSession, df: DataFrame, dataset: Dataset, load_id: str, *, source: str | None
+    spark: SparkSession,
+    df: DataFrame,
+    dataset: Dataset,
+    load_id: str,
+    *,
+    source: str | None,
+    max_row_bytes: int = MAX_ROW_BYTES,
 ) -> tuple[FixedInput, Dataset]:
     """Write the rows of `df`, judged, as the scratch table of the load. A refused row refuses them all."""
     grown = grown_for(dataset, df.schema)
-    table = f"{CATALOG}.{SCRATCH}.{quoted(load_id)}"
+    table = scratch_table(load_id)
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{SCRATCH}")
-    drop_input(spark, table)  # of a try that a crash cut short; nothing was reserved for it
-    judged = df.mapInArrow(judge(grown, source), f"{REFUSAL} string, {columns_sql(grown, (SOURCE,))}")
     try:
-        writer = judged.sortWithinPartitions(SOURCE).writeTo(table).using("iceberg")
-        writer.tableProperty("write.distribution-mode", "none").create()
+        plain = plain_rows(df, grown, source, max_row_bytes)
+        if plain is not None:
+            _write(spark, plain, table, is_one_source=source is not None)
+            found = _found(spark, table)
+            if found.is_clean:
+                return FixedInput(table, current_snapshot(spark, table), found.rows), grown
+        loose = _loosened(grown, df.schema)
+        columns = f"{REFUSAL} string, {columns_sql(loose, (SOURCE,))}"
+        judged = df.mapInArrow(judge(loose, source, max_row_bytes), columns)
+        _write(spark, judged, table, is_one_source=False)
         _raise_refused(spark, table, grown)
-        rows = spark.sql(f"SELECT {SOURCE}, count(1) FROM {table} GROUP BY {SOURCE}").collect()
-        return FixedInput(table, current_snapshot(spark, table), {row[0]: row[1] for row in rows}), grown
+        found = _found(spark, table)
+        grown = _with_types(grown, _needed(spark, table, grown, loose))
+        return FixedInput(table, current_snapshot(spark, table), found.rows), grown
     except BaseException:
         drop_input(spark, table)
         raise
+
+
+def _write(spark: SparkSession, rows: DataFrame, table: str, *, is_one_source: bool) -> None:
+    drop_input(spark, table)  # of a try that a crash cut short; nothing was reserved for it
+    inorder = rows if is_one_source else rows.sortWithinPartitions(SOURCE)
+    writer = inorder.writeTo(table).using("iceberg")
+    for key, value in _TABLE_PROPERTIES.items():
+        writer = writer.tableProperty(key, value)
+    writer.create()
+
+
+class _Found(NamedTuple):
+    """How many rows each source has, and whether all of them may stay."""
+
+    rows: dict[str, int]
+    is_clean: bool
+
+
+def _found(spark: SparkSession, table: str) -> _Found:
+    counts = f"SELECT {SOURCE}, count(1), count({REFUSAL}) FROM {table} GROUP BY {SOURCE}"
+    found = spark.sql(counts).collect()
+    is_clean = all(refused == 0 and _is_source(source) for source, _, refused in found)
+    return _Found({source: rows for source, rows, _ in found}, is_clean)
+
+
+def _is_source(source: object) -> bool:
+    try:
+        check_source(source)
+    except SourceInvalid:
+        return False
+    return True
 
 
 def grown_for(dataset: Dataset, schema: Any) -> Dataset:
@@ -76,9 +154,19 @@ def grown_for(dataset: Dataset, schema: Any) -> Dataset:
             columns[field.name] = Column(field.name, found)
         elif wider is not None:
             columns[field.name] = replace(known, type=wider)
-    if tuple(columns.values()) == dataset.columns:
+    return _with_types(dataset, {name: column.type for name, column in columns.items()})
+
+
+def _with_types(dataset: Dataset, types: Mapping[str, str]) -> Dataset:
+    """The dataset with these types, and with a column more for each name that is new."""
+    known = {column.name for column in dataset.columns}
+    columns = (
+        *(replace(each, type=types.get(each.name, each.type)) for each in dataset.columns),
+        *(Column(name, type_) for name, type_ in types.items() if name not in known),
+    )
+    if columns == dataset.columns:
         return dataset
-    return replace(dataset, columns=tuple(columns.values()), version=dataset.version + 1)
+    return replace(dataset, columns=columns, version=dataset.version + 1)
 
 
 def _type_of(field: Any) -> str | None:
@@ -100,7 +188,109 @@ def _type_of(field: Any) -> str | None:
     )
 
 
-def judge(dataset: Dataset, source: str | None) -> ArrowMap:
+# Judging by Spark
+
+
+def plain_rows(
+    df: DataFrame, dataset: Dataset, source: str | None, max_row_bytes: int = MAX_ROW_BYTES
+) -> DataFrame | None:
+    """The rows as `accept` would take them, with an empty refusal where it has to be asked; None where it has
+    to be asked about all."""
+    given = {field.name: str(field.dataType.simpleString()) for field in df.schema.fields}
+    columns = [column for column in own_columns(dataset) if column.name in given]
+    is_alike = all(_is_alike(given[column.name], column.type) for column in columns)
+    named = _named(given, columns, dataset, source)
+    known = {SOURCE, *(column.name for column in columns)}
+    if not is_alike or named is None or len(df.schema.fields) > len(given) or given.keys() - known:
+        return None
+    fits = " and ".join([*map(_fits, columns), _is_small(columns, max_row_bytes), named[1], "true"])
+    lacking = [column for column in own_columns(dataset) if column.name not in given]
+    if any(column.required for column in lacking):
+        return None
+    return df.selectExpr(
+        f"if({fits}, cast(null as string), '') as {REFUSAL}",
+        *(_own_sql(column, set(given)) for column in own_columns(dataset)),
+        f"{named[0]} as {SOURCE}",
+    )
+
+
+def _is_alike(found: str, type_: str) -> bool:
+    """Whether each value of a Spark type is one of the column's type, or of a narrower one."""
+    plain = found if found.startswith("decimal(") else _TYPES.get(found)
+    return plain is not None and type_ != "json" and widened(type_, plain) == type_
+
+
+def _fits(column: Column) -> str:
+    """Whether the value is one that the column takes, as SQL that is never null."""
+    name = quoted(column.name)
+    fits = f"coalesce({_FITS[column.type].format(name)}, true)" if column.type in _FITS else "true"
+    return f"{name} is not null and {fits}" if column.required else fits
+
+
+def _is_small(columns: Sequence[Column], max_row_bytes: int) -> str:
+    texts = [quoted(column.name) for column in columns if column.type in ("string", "binary")]
+    sizes = [*(f"coalesce(octet_length({name}), 0)" for name in texts), str(8 * (len(columns) - len(texts)))]
+    return f"{' + '.join(sizes)} <= {max_row_bytes:d}"
+
+
+def _named(
+    given: Mapping[str, str], columns: Sequence[Column], dataset: Dataset, source: str | None
+) -> tuple[str, str] | None:
+    """The source of a row as SQL, and whether it is sure; None if rows have to be asked."""
+    if given.get(SOURCE, "string") != "string":
+        return None
+    if source is not None:
+        agrees = f"coalesce({SOURCE} in ('', {literal(source)}), true)" if SOURCE in given else "true"
+        return (literal(source), agrees) if _is_source(source) else None
+    by_name = {column.name: column for column in columns}
+    asked = [by_name[name] for name in dataset.source_columns if name in by_name]
+    if any(column.type not in ("string", "int", "bigint") for column in asked):
+        return None
+    names = [*([SOURCE] if SOURCE in given else []), *(quoted(column.name) for column in asked)]
+    texts = [f"nullif(cast({name} as string), '')" for name in names]
+    found = f"coalesce({', '.join([*texts, literal(UNKNOWN_SOURCE)])})"
+    return found, f"is_valid_utf8({found})"
+
+
+# Judging by the door
+
+
+def _loosened(dataset: Dataset, schema: Any) -> Dataset:
+    """Columns whose values must be looked at one by one, as wide as they may become."""
+    found = {field.name: _type_of(field) for field in schema.fields}
+    types = {
+        column.name: _widest(column.type)
+        for column in own_columns(dataset)
+        if (type_ := found.get(column.name)) is not None and widened(column.type, type_) is None
+    }
+    return _with_types(dataset, types)
+
+
+def _widest(type_: str) -> str:
+    while (next_ := wider(type_)) is not None:
+        type_ = next_
+    return type_
+
+
+def _needed(spark: SparkSession, table: str, dataset: Dataset, loose: Dataset) -> dict[str, str]:
+    """The columns that hold a value which their own type would not."""
+    widths = [
+        (narrow.name, narrow.type, wide.type)
+        for narrow, wide in zip(dataset.columns, loose.columns, strict=True)
+        if narrow.type != wide.type
+    ]
+    if not widths:
+        return {}
+    asked = [
+        f"coalesce(bool_or({(x := quoted(name))} is distinct from "
+        f"cast(try_cast({x} as {narrow}) as {wide})), false)"
+        for name, narrow, wide in widths
+    ]
+    (found,) = spark.sql(f"SELECT {', '.join(asked)} FROM {table}").collect()
+    return {name: wide for (name, _, wide), is_needed in zip(widths, found, strict=True) if is_needed}
+
+
+def judge(dataset: Dataset, source: str | None, max_row_bytes: int = MAX_ROW_BYTES) -> ArrowMap:
     """What a task runs: the rows that the door would take, and the refusals of others, as rows."""
     own = producer_schema(dataset)
     made = pa.schema([pa.field(REFUSAL, pa.string()), *own, pa.field(SOURCE, pa.string())])
@@ -108,7 +298,7 @@ def judge(dataset: Dataset, source: str | None) -> ArrowMap:
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         before = refused = 0
         for batch in batches:
-            verdict = accept(dataset, batch, source=source)
+            verdict = accept(dataset, batch, source=source, max_row_bytes=max_row_bytes)
             yield from _shaped(verdict.table, made)
             yield _refused(verdict.refusals[:FIRST_REFUSALS], before, made)
             before += batch.num_rows
@@ -120,11 +310,10 @@ def judge(dataset: Dataset, source: str | None) -> ArrowMap:
 
 
 def _shaped(table: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """`table` in all columns of `schema`, those it lacks null."""
+    """`table` in all columns of `schema`, those it lacks null. The others have its types: what is judged row
+    by row is as wide as it gets, and nothing else grows."""
     columns = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.column_names
-        else pa.nulls(table.num_rows, field.type)
+        table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows, field.type)
         for field in schema
     ]
     batches: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=schema).to_batches()
@@ -163,32 +352,84 @@ def has_input(spark: SparkSession, input: FixedInput) -> bool:
     return bool(found.collect())
 
 
+def scratch_table(load_id: str) -> str:
+    return f"{CATALOG}.{SCRATCH}.{quoted(load_id)}"
+
+
 def drop_input(spark: SparkSession, table: str) -> None:
     spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
 
 
+def remove_input(lake: LakeSettings, load_id: str) -> None:
+    """The same without Spark, which needs several jobs for it. The files go first: a crash leaves a table
+    that can be removed again."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    with open_iceberg(lake) as catalog:
+        try:
+            table = catalog.load_table((SCRATCH, load_id))
+        except NoSuchTableError:
+            return
+        for path in _files_of(table):
+            _delete(table, path)
+        catalog.drop_table((SCRATCH, load_id))
+        for path in [*(each.metadata_file for each in table.metadata.metadata_log), table.metadata_location]:
+            _delete(table, path)
+
+
+def _files_of(table: "Table") -> Iterator[str]:
+    """What only the table names, each file before the one that names it."""
+    for snapshot in table.metadata.snapshots:
+        try:
+            manifests = snapshot.manifests(table.io)
+            for manifest in manifests:
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                    yield entry.data_file.file_path
+        except FileNotFoundError:  # of a removal that was cut short: it had come to what names them
+            manifests = []
+        yield from (manifest.manifest_path for manifest in manifests)
+        yield snapshot.manifest_list
+
+
+def _delete(table: "Table", path: str) -> None:
+    with suppress(FileNotFoundError):
+        table.io.delete(path)
+
+
 def placed(session: SparkSession, landing: LoadLanding) -> DataFrame:
-    """The rows with `source`, `_sl_seq` and `_sl_at`, sorted by source and seq inside each partition."""
+    """The rows with `source`, `_sl_seq`, `_sl_at` and `_sl_flush`, sorted by source and seq inside each
+    partition."""
     fixed = f"{landing.input.table} VERSION AS OF {landing.input.snapshot:d}"
     there = set(session.sql(f"SELECT * FROM {fixed}").columns)
     own = [_own_sql(column, there) for column in own_columns(landing.dataset)]
-    rows = session.sql(f"SELECT {', '.join([*own, SOURCE])}, _file AS {_FILE}, _pos AS {_POS} FROM {fixed}")
+    is_apart = _has_large_files(session, landing.input)
+    rows = session.sql(
+        f"SELECT {', '.join([*own, SOURCE])}, _file AS {_FILE}, _pos AS {_POS} FROM {fixed}"
+        f"{f' WITH ({_APART})' if is_apart else ''}"
+    )
     starts = _starts(session, landing, fixed)
     if len(landing.los) <= MANY_SOURCES:
         starts = starts.hint("broadcast")
     lost = literal("a row of a load has no number: its source has none, or its rows do not stand together")
     seq = f"if({_WHOLE}, {_LO} + {_BEFORE} + {_POS} - {_FIRST} + 1, cast(null as bigint))"
-    names = [quoted(column.name) for column in own_columns(landing.dataset)]
-    return (
-        rows.join(starts, on=[_FILE, SOURCE], how="left")
-        .selectExpr(
-            *names,
-            SOURCE,
-            f"coalesce({seq}, cast(raise_error({lost}) as bigint)) as {SEQ}",
-            f"timestamp_micros({landing.at:d}) as {AT}",
-        )
-        .sortWithinPartitions(SOURCE, SEQ)
+    numbered = rows.join(starts, on=[_FILE, SOURCE], how="left").selectExpr(
+        *(quoted(column.name) for column in own_columns(landing.dataset)),
+        SOURCE,
+        f"coalesce({seq}, cast(raise_error({lost}) as bigint)) as {SEQ}",
+        AT,
+        FLUSH,
     )
+    return (
+        numbered
+        if is_apart and len(landing.los) <= MANY_SOURCES
+        else numbered.sortWithinPartitions(SOURCE, SEQ)
+    )
+
+
+def _has_large_files(session: SparkSession, input: FixedInput) -> bool:
+    """Whether each file may have a task of its own, which then has its rows in order and need not sort."""
+    (found,) = session.sql(f"SELECT count(1) FROM {input.table}.files").collect()
+    return sum(input.rows.values()) >= FILE_ROWS * int(found[0])
 
 
 def _own_sql(column: Column, there: set[str]) -> str:
@@ -211,7 +452,9 @@ def _starts(session: SparkSession, landing: LoadLanding, fixed: str) -> DataFram
         {
             SOURCE: pa.array(list(landing.los), pa.string()),
             _LO: pa.array(list(landing.los.values()), pa.int64()),
+            AT: pa.array([landing.at] * len(landing.los), pa.timestamp("us", "UTC")),
+            FLUSH: pa.array([landing.number] * len(landing.los), pa.int64()),
         }
     )
-    numbered = session.createDataFrame(los)
+    numbered = session.createDataFrame(los)  # columns, not literals: with those Spark would compile anew
     return runs.selectExpr(_FILE, SOURCE, _FIRST, _WHOLE, before).join(numbered, on=SOURCE, how="inner")

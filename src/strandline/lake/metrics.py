@@ -11,7 +11,7 @@ reads.)
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +22,7 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from strandline.lake.counters import ScanCounters, total_of
 from strandline.lake.spark import is_connect
 
 T = TypeVar("T")
@@ -49,28 +50,6 @@ _IN_UI: Final = _Names(
     "number of output rows",
     "number of file splits read",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ScanCounters:
-    """Spark jobs, data files opened, their sizes, rows decoded from them. None is unknown."""
-
-    jobs: int | None = None
-    files_opened: int | None = None
-    bytes: int | None = None
-    rows_decoded: int | None = None
-
-    def __add__(self, other: "ScanCounters") -> "ScanCounters":
-        """Both together; what one of them does not know, the sum does not know."""
-        return ScanCounters(
-            _sum((self.jobs, other.jobs)),
-            _sum((self.files_opened, other.files_opened)),
-            _sum((self.bytes, other.bytes)),
-            _sum((self.rows_decoded, other.rows_decoded)),
-        )
-
-
-NOTHING_READ: Final = ScanCounters(0, 0, 0, 0)
 
 
 class ScanMeter:
@@ -215,16 +194,7 @@ def _sum_scans(jobs: int | None, scans: Sequence[Mapping[str, int]], names: _Nam
     planned = [scan if scan.get(names.files) or not scan.get(names.splits) else {} for scan in scans]
     return ScanCounters(
         jobs,
-        _sum(scan.get(names.files) for scan in planned),
-        _sum(scan.get(names.bytes) for scan in planned),
-        _sum(scan.get(names.rows) for scan in scans),
+        total_of(scan.get(names.files) for scan in planned),
+        total_of(scan.get(names.bytes) for scan in planned),
+        total_of(scan.get(names.rows) for scan in scans),
     )
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total

@@ -23,6 +23,7 @@ from strandline.rows import arrow_schema
 
 SEQ: Final = "_sl_seq"
 AT: Final = "_sl_at"
+FLUSH: Final = "_sl_flush"
 FAULT: Final = "fault"  # a pickled error, as a row
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
@@ -43,6 +44,11 @@ def placed_schema(dataset: Dataset) -> pa.Schema:
     """The producer's columns, then each row's place."""
     place = [pa.field(SOURCE, pa.string()), pa.field(SEQ, pa.int64()), pa.field(AT, _AT)]
     return pa.schema([*producer_schema(dataset), *place])
+
+
+def numbered_schema(dataset: Dataset) -> pa.Schema:
+    """Those of placed_schema, and the flush number."""
+    return placed_schema(dataset).append(pa.field(FLUSH, pa.int64()))
 
 
 def reading_order(pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], bool]:
@@ -70,6 +76,12 @@ def placed_batches(
                 yield from _joined(_placed_run(content, [piece], dataset), dataset)
         else:
             yield from _joined(_placed_run(content, run, dataset), dataset)
+
+
+def numbered(batches: Batches, number: int) -> Iterator[pa.RecordBatch]:
+    """Placed rows with the number of their flush."""
+    for batch in batches:
+        yield batch.append_column(FLUSH, pa.repeat(pa.scalar(number, pa.int64()), batch.num_rows))
 
 
 def _placed_run(content: ContentStore, run: Sequence[Piece], dataset: Dataset) -> Iterator[pa.RecordBatch]:
@@ -143,14 +155,14 @@ def _cut(pieces: Iterable[Piece], run: int) -> Iterator[Piece]:
 
 
 def share_reader(
-    url: str, options: Mapping[str, Any], cut: Sequence[tuple[Piece, ...]], dataset: Dataset
+    url: str, options: Mapping[str, Any], cut: Sequence[tuple[Piece, ...]], dataset: Dataset, number: int
 ) -> ArrowMap:
-    """What a task runs over the numbers of its shares: their rows."""
+    """What a task runs over the numbers of its shares: their rows, with the number of the flush."""
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         content = open_content(url, **options)
         for share in _asked(batches, cut):
-            yield from placed_batches(content, share, dataset)
+            yield from numbered(placed_batches(content, share, dataset), number)
 
     return read
 

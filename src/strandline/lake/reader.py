@@ -41,10 +41,11 @@ _FIXED_BYTES: Final = 8  # what a value counts that is neither text nor bytes
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one source: those in `seqs`, and where `flush` is given only those that it landed."""
+    """Rows of one source: those in `seqs`, and where `flush` is given only those that it landed. With
+    neither source nor seqs all rows of the flush."""
 
-    source: str
-    seqs: Range
+    source: str | None
+    seqs: Range | None
     flush: int | None = None
 
 
@@ -77,6 +78,13 @@ class LakeReader:
         if not shown:
             raise UsageError(f"a read of dataset {dataset.name!r} names no column", hint="name at least one")
         return table.where(bounds_sql(source, seqs, flushes)).selectExpr(*shown)
+
+    def leaving(self, dataset: Dataset, pieces: Sequence[Piece], *, also: Sequence[str] = ()) -> DataFrame:
+        """The rows of the pieces, in no order: the dataset's columns, `source`, `_sl_seq`, and the
+        expressions `also`, over the columns of the table."""
+        table = self._table(dataset, None)
+        shown = _shown(dataset, table, None, (SEQ, *also))
+        return table.where(pieces_sql(pieces)).selectExpr(*shown)
 
     def no_rows(self, dataset: Dataset, *, columns: Sequence[str] | None = None) -> DataFrame:
         """What `rows` gives of a dataset whose table is not there yet: its columns and nothing else."""

@@ -2,12 +2,13 @@
 or a Connect server that somebody else runs (connect.py). Each lake has a session of its own on it."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from strandline.errors import UnavailableError, UsageError
-from strandline.lake import connect, jars
+from strandline.errors import StrandlineError, UnavailableError, UsageError
+from strandline.lake import classic, connect, jars
 from strandline.lake.classic import Classic, open_classic
 from strandline.lake.conf import CATALOG_KEY, catalog_conf
 from strandline.lake.settings import LakeSettings, SparkSettings
@@ -16,6 +17,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PYSPARK: Final = "4.1."
+
+
+class SparkGone(UnavailableError):
+    """Spark ended while something was asked of it."""
+
+    def __init__(self, said: str) -> None:
+        first = (said.splitlines() or ["no answer"])[0][:200]
+        super().__init__(
+            f"Spark is gone: its Java, or its Connect server, has ended ({first})",
+            hint="the same call starts it anew, or connects again; its log says why it ended",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +45,16 @@ _started: Final[list[_Started]] = []  # at most one
 def start_spark(
     lake: LakeSettings, spark: SparkSettings, *, tell: Callable[[str], None] | None = None
 ) -> "SparkSession":
-    """The session of this process for a lake; Spark is started if it is not. The same settings give the
-    same session.
+    """The session of this process for a lake; Spark is started if it is not, or if it has died. The same
+    settings give the same session.
 
     `tell` hears what takes time, before it does. Raises JavaMissing, JarsUnresolved, PortTaken or
     SparkNotStarted, for a Connect server SparkUnreachable, CatalogMissing or ExecutorsDiffer; nothing is left
     running then, and the next call tries again.
     """
     with _lock:
+        if _started and not is_alive(_started[0].session):
+            _bury(_started.pop())
         if _started:
             return _again(_started[0], lake, spark)
         _need_pyspark()
@@ -61,6 +75,25 @@ def stop_spark(session: "SparkSession") -> None:
                 connect.close_session(each)
         else:
             started.classic.close()
+
+
+def is_alive(session: "SparkSession") -> bool:
+    """Whether Spark would answer: its Java runs, or its server is there and knows the session. It costs
+    microseconds, on Connect a small request."""
+    return connect.is_alive(session) if is_connect(session) else classic.is_alive(session)
+
+
+@contextmanager
+def named_if_gone(session: "SparkSession") -> Iterator[None]:
+    """An error inside is SparkGone, if Spark has gone."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, StrandlineError) and not isinstance(error, UnavailableError):
+            raise
+        if is_alive(session):
+            raise
+        raise SparkGone(str(error)) from error
 
 
 def is_connect(session: "SparkSession") -> bool:
@@ -85,11 +118,19 @@ def slots(session: "SparkSession") -> int:
 
 def _start(lake: LakeSettings, spark: SparkSettings, tell: Callable[[str], None]) -> _Started:
     if spark.remote is None:
-        classic = open_classic(lake, spark, tell)
-        return _Started(spark, classic.session, classic, [(lake, classic.session)])
+        opened = open_classic(lake, spark, tell)
+        return _Started(spark, opened.session, opened, [(lake, opened.session)])
     tell(f"connecting to Spark at {connect.address(spark.remote)}")
     session = connect.open_session(spark.remote, spark)
     return _Started(spark, session, None, [(lake, session)])
+
+
+def _bury(started: _Started) -> None:
+    if started.classic is not None:
+        started.classic.bury()
+        return
+    for _, each in reversed(started.sessions):
+        connect.close_session(each)
 
 
 def _again(started: _Started, lake: LakeSettings, spark: SparkSettings) -> "SparkSession":
@@ -100,8 +141,9 @@ def _again(started: _Started, lake: LakeSettings, spark: SparkSettings) -> "Spar
             hint="give both nodes the same [spark] settings, or stop_spark(session) first",
         )
     for known, session in started.sessions:
-        if known == lake:
+        if known == lake and is_alive(session):
             return session
+    started.sessions[:] = [each for each in started.sessions if each[0] != lake]
     known_jars = {each for known, _ in started.sessions for each in jars.coordinates(known)}
     if started.classic is not None and not known_jars.issuperset(jars.coordinates(lake)):
         raise UsageError(

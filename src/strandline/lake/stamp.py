@@ -1,4 +1,4 @@
-"""What each row is stamped with: its row id and its flush number, as Spark expressions, defined here alone.
+"""What each row is stamped with, and its row id, as Spark expressions, defined here alone.
 
 The row id is the SHA-256, in hex, of one of these texts in UTF-8:
 
@@ -89,14 +89,17 @@ def _content(dataset: Dataset) -> str:
     return f"concat_ws('', {', '.join([literal('c'), *pieces])})"
 
 
-def stamped(placed: DataFrame, dataset: Dataset, number: int) -> DataFrame:
-    """Rows with their place (`source`, `_sl_seq`, `_sl_at`), with row id and flush number besides."""
+def stamped(placed: DataFrame, dataset: Dataset) -> DataFrame:
+    """Rows with their place (`source`, `_sl_seq`, `_sl_at`) and flush number, with their row id besides.
+
+    The number comes as a column: as a literal it would have Spark compile the same code anew each time.
+    """
     return placed.selectExpr(
         *(f"cast({quoted(c.name)} as {sql_type(c.type)}) as {quoted(c.name)}" for c in own_columns(dataset)),
         SOURCE,
         SEQ,
         f"{row_id(dataset)} as {ROW_ID}",
-        f"cast({number} as bigint) as {FLUSH}",
+        FLUSH,
         AT,
     )
 

@@ -21,7 +21,7 @@ from strandline.dataset import SOURCE, Dataset
 from strandline.errors import HeldError, NotFoundError, StrandlineError, UnavailableError
 from strandline.lake import history, load_input, pieces
 from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION
-from strandline.lake.iceberg import TableMissing, load_table
+from strandline.lake.iceberg import TableMissing, check_warehouse, load_table
 from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, LoadLanding
 from strandline.lake.schema import (
     AT,
@@ -38,8 +38,9 @@ from strandline.lake.schema import (
     table_name,
 )
 from strandline.lake.settings import CATALOG, NAMESPACE, LakeSettings
-from strandline.lake.spark import own_session, slots
+from strandline.lake.spark import is_connect, own_session, slots
 from strandline.lake.stamp import stamped, without_known, without_repeats
+from strandline.rows import MAX_ROW_BYTES
 
 Settle: TypeAlias = Callable[[DataFrame], DataFrame]
 
@@ -50,6 +51,7 @@ FEW_IDS: Final = 100
 MANY_SOURCES: Final = 1_000
 
 _PLACE: Final = "_sl_place"
+_MOVED: Final = "_sl_moved"
 _WAP_ID: Final = "spark.wap.id"
 # Times and casts of a stage must not depend on what a user's session says.
 _STAGE_CONF: Final = {"spark.sql.session.timeZone": "UTC", "spark.sql.ansi.enabled": "true"}
@@ -59,6 +61,7 @@ class IcebergTables:
     """See Tables. Threads may share one: each stage has a session of its own.
 
     `content_options` are those that the content store was opened with; tasks open it again by its URL.
+    `max_row_bytes` is what a row of a load may have.
     """
 
     def __init__(
@@ -68,9 +71,10 @@ class IcebergTables:
         lake: LakeSettings,
         *,
         content_options: Mapping[str, Any] | None = None,
+        max_row_bytes: int = MAX_ROW_BYTES,
     ) -> None:
         self._spark, self._content, self._lake = spark, content, lake
-        self._options = dict(content_options or {})
+        self._options, self._max_row_bytes = dict(content_options or {}), max_row_bytes
         self._idle: list[SparkSession] = []  # a new session costs a tenth of a second, so they are kept
         self._slots: int | None = None
         self._counts: dict[str, int] = {}
@@ -84,11 +88,10 @@ class IcebergTables:
         shape = self._shape(dataset.name)
         if shape is not None and self._ensured.get(dataset.name) == (dataset, shape):
             return  # nobody has touched the schema since this process made sure of it
-        if has_landed:
-            with spark_errors("look for", table_name(dataset.name)):
-                if not self._spark.catalog.tableExists(table_name(dataset.name)):
-                    raise TableMissing(dataset.name)
-        ensure_table(self._spark, dataset, format=self._lake.format)
+        with self._errors("make or grow", dataset.name):
+            if has_landed and not self._spark.catalog.tableExists(table_name(dataset.name)):
+                raise TableMissing(dataset.name)
+            ensure_table(self._spark, dataset, format=self._lake.format)
         self._ensured[dataset.name] = (dataset, self._shape(dataset.name))
 
     def _shape(self, dataset: str) -> object:
@@ -106,7 +109,8 @@ class IcebergTables:
         """See Tables. `settle` is a pure function of the rows (L-FLUSH-7): it gets the producer's columns,
         `source`, and a column `_sl_place` that it must hand on as it is. If it fails, or breaks that, the
         rows pass unchanged; `look` tells what it did."""
-        with self._stage_session(landing.id) as session:
+        doing, name = "stage rows of", landing.dataset.name
+        with self._errors(doing, name), self._stage_session(landing.id) as session:
             try:
                 self._write(session, landing, settle)
             except StrandlineError:
@@ -115,7 +119,7 @@ class IcebergTables:
                 # A failed job tells too little, and differently on classic and Connect: read again, and have
                 # errors come back as rows.
                 self._raise_fault(session, landing)
-                raise TableUnavailable("stage rows of", table_name(landing.dataset.name), error) from error
+                raise TableUnavailable(doing, table_name(name), error) from error
 
     def look(self, dataset: str, id: str) -> Found:
         return history.find(self._history(dataset), id)
@@ -126,7 +130,7 @@ class IcebergTables:
 
     def publish(self, dataset: str, snapshot: int) -> None:
         table = f"{NAMESPACE}.{quoted(dataset)}"
-        with spark_errors("publish to", table):
+        with self._errors("publish to", dataset):
             self._spark.sql(
                 f"CALL {CATALOG}.system.cherrypick_snapshot(table => '{table}', snapshot_id => {snapshot:d})"
             ).collect()
@@ -135,7 +139,7 @@ class IcebergTables:
         if self.look(dataset, id).published:
             return
         table = table_name(dataset)
-        with self._stage_session(id) as session, spark_errors("burn an id in", table):
+        with self._errors("burn an id in", dataset), self._stage_session(id) as session:
             _append(session.table(table).where("false"), table, {VERSION: str(BURNED)})
         empty = next(each for each in self.look(dataset, id).staged if each.version == BURNED)
         try:
@@ -153,15 +157,48 @@ class IcebergTables:
 
         Raises BadRows with the first refusals, or SchemaBreaking; nothing is left then.
         """
-        return load_input.fix_input(self._spark, df, dataset, load_id, source=source)
+        doing = "write the input of a load of"
+        with self._errors(doing, dataset.name):
+            try:
+                return load_input.fix_input(
+                    self._spark, df, dataset, load_id, source=source, max_row_bytes=self._max_row_bytes
+                )
+            except StrandlineError:
+                raise
+            except Exception as error:  # a table that is not there is one of the frame's, not the dataset's
+                raise TableUnavailable(doing, table_name(dataset.name), error) from error
 
-    def drop_input(self, input: FixedInput) -> None:
-        with spark_errors("drop", input.table):
-            load_input.drop_input(self._spark, input.table)
+    def drop_input(self, load: str) -> None:
+        table = load_input.scratch_table(load)
+        with spark_errors("drop", table):
+            if self._reads_metadata and not is_connect(self._spark):
+                load_input.remove_input(self._lake, load)
+            else:
+                load_input.drop_input(self._spark, table)
+
+    def columns_of(self, df: DataFrame) -> dict[str, str]:
+        """The columns of `df` with their types; nothing is computed."""
+        return {field.name: field.dataType.simpleString() for field in df.schema.fields}
+
+    def count_of(self, df: DataFrame) -> int:
+        return df.count()
 
     def has_input(self, input: FixedInput) -> bool:
         with spark_errors("look for", input.table):
             return load_input.has_input(self._spark, input)
+
+    # What fails
+
+    @contextmanager
+    def _errors(self, doing: str, dataset: str) -> Iterator[None]:
+        """Spark's errors as ours. A warehouse that is gone fails in as many ways as there are catalogs, so it
+        is looked for, and named."""
+        try:
+            with spark_errors(doing, table_name(dataset)):
+                yield
+        except (NotFoundError, UnavailableError):
+            check_warehouse(self._lake, dataset)
+            raise
 
     # Staging
 
@@ -190,7 +227,7 @@ class IcebergTables:
         if settle is not None:
             placed, settled_notes = self._settled(session, landing, placed, settle)
             notes |= settled_notes
-        rows = stamped(placed, dataset, landing.number)
+        rows = stamped(placed, dataset)
         if not dataset.collapse:
             _append(rows, table, notes)
             return
@@ -203,21 +240,22 @@ class IcebergTables:
                 rows.unpersist()
 
     def _placed(self, session: SparkSession, landing: Landing) -> DataFrame:
-        """The rows with `source`, `_sl_seq` and `_sl_at`, each partition in order of source and seq."""
+        """The rows with `source`, `_sl_seq`, `_sl_at` and `_sl_flush`, each partition in order of source and
+        seq."""
         if isinstance(landing, LoadLanding):
             return load_input.placed(session, landing)
         dataset = landing.dataset
         ordered, is_scattered = pieces.reading_order(landing.pieces)
         if self._is_small(landing):
-            batches = pieces.placed_batches(self._content, ordered, dataset)
-            table = pa.Table.from_batches(batches, pieces.placed_schema(dataset))
+            batches = pieces.numbered(pieces.placed_batches(self._content, ordered, dataset), landing.number)
+            table = pa.Table.from_batches(batches, pieces.numbered_schema(dataset))
             if is_scattered:
                 table = table.sort_by([(SOURCE, "ascending"), (SEQ, "ascending")])
             return session.createDataFrame(table).coalesce(1)
         cut = pieces.shares(ordered, self._tasks(session, landing))
-        read = pieces.share_reader(self._content.url, self._options, cut, dataset)
+        read = pieces.share_reader(self._content.url, self._options, cut, dataset, landing.number)
         numbers = session.range(0, len(cut), 1, len(cut))
-        rows = numbers.mapInArrow(read, columns_sql(dataset, (SOURCE, SEQ, AT)))
+        rows = numbers.mapInArrow(read, columns_sql(dataset, (SOURCE, SEQ, AT, FLUSH)))
         return rows.sortWithinPartitions(SOURCE, SEQ) if is_scattered else rows
 
     def _is_small(self, landing: FlushLanding) -> bool:
@@ -245,14 +283,19 @@ class IcebergTables:
         self, session: SparkSession, landing: Landing, placed: DataFrame, settle: Settle
     ) -> tuple[DataFrame, dict[str, str]]:
         own = [quoted(column.name) for column in own_columns(landing.dataset)]
-        place = f"struct({SOURCE}, {SEQ}, {AT}) as {_PLACE}"
-        back = (f"{_PLACE}.{name} as {name}" for name in (SOURCE, SEQ, AT))
+        # The hook does not know the id: a place that it made or changed does not carry the right seal.
+        seal = f"xxhash64({{0}}{SOURCE}, {{0}}{SEQ}, {{0}}{AT}, {literal(landing.id)})"
+        place = f"struct({SOURCE}, {SEQ}, {AT}, {seal.format('')} as seal) as {_PLACE}"
+        moved = f"{_PLACE}.seal is distinct from {seal.format(f'{_PLACE}.')} as {_MOVED}"
+        back = [f"{_PLACE}.{name} as {name}" for name in (SOURCE, SEQ, AT)]
+        back.append(f"cast({landing.number} as bigint) as {FLUSH}")
         lacks = [f"{quoted(c.name)} is null" for c in own_columns(landing.dataset) if c.required]
         try:
-            kept = settle(placed.selectExpr(*own, SOURCE, place)).selectExpr(*own, *back)
-            rows, places, bad, _ = kept.selectExpr(
+            kept = settle(placed.selectExpr(*own, SOURCE, place)).selectExpr(*own, *back, moved)
+            rows, places, astray, bad, _ = kept.selectExpr(
                 "count(1)",
                 f"count(distinct {SOURCE}, {SEQ}, {AT})",
+                f"count_if({_MOVED})",
                 f"count_if({' or '.join(lacks) or 'false'})",
                 f"bit_xor(xxhash64({', '.join([*own, SOURCE])}))",  # has each value fail here, if it will
             ).collect()[0]
@@ -260,10 +303,10 @@ class IcebergTables:
             self._raise_fault(session, landing)  # unless it was a segment that failed
             said = (str(error).splitlines() or [""])[0][:300]
             return placed, {SETTLE_FAILED: f"{type(error).__name__}: {said}"}
-        if rows != places or rows > _planned(landing) or bad:
-            broken = f"{rows} rows at {places} places, {bad} without a required column"
+        if rows != places or rows > _planned(landing) or astray or bad:
+            broken = f"{rows} rows at {places} places, {astray} astray, {bad} without a required column"
             return placed, {SETTLE_FAILED: broken}
-        return kept.sortWithinPartitions(SOURCE, SEQ), {SETTLED: str(_planned(landing) - rows)}
+        return kept.drop(_MOVED).sortWithinPartitions(SOURCE, SEQ), {SETTLED: str(_planned(landing) - rows)}
 
     def _raise_fault(self, session: SparkSession, landing: Landing) -> None:
         """Raise what reading a planned segment raises, if one cannot be read."""
@@ -292,9 +335,8 @@ class IcebergTables:
                 return history.metadata_history(self._lake, dataset)
             except (HeldError, UnavailableError):
                 self._reads_metadata = False
-        table = table_name(dataset)
-        with spark_errors("look at", table):
-            return history.read_history(self._spark, table)
+        with self._errors("look at", dataset):
+            return history.read_history(self._spark, table_name(dataset))
 
 
 def _append(rows: DataFrame, table: str, notes: Mapping[str, str]) -> None:

@@ -1,0 +1,80 @@
+"""A node whose Spark is killed under it; run as `gone_child.py <act> <home>`, it tells what its verbs say."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import strandline
+from strandline.errors import StrandlineError, UnavailableError
+from strandline.node import Node
+
+
+def tell(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def told(act: Callable[[], Any]) -> None:
+    try:
+        tell(result=act())
+    except StrandlineError as error:
+        tell(kind=error.kind, hint=error.hint, is_retryable=isinstance(error, UnavailableError))
+
+
+def kill_java() -> None:
+    """The Java that this process started, as the operating system's killer would."""
+    shown = subprocess.run(["ps", "-A", "-o", "ppid=,pid=,comm="], capture_output=True, text=True, check=True)
+    below = {int(line.split()[1]): line.split() for line in shown.stdout.splitlines()}
+    javas = [pid for pid, (parent, _, name) in below.items() if int(parent) == os.getpid() and name == "java"]
+    assert len(javas) == 1, shown.stdout
+    end = os.pidfd_open(javas[0])
+    os.kill(javas[0], signal.SIGKILL)
+    select.select([end], [], [])
+    os.close(end)
+
+
+def classic(home: Path) -> None:
+    settings = 'version = 1\n[spark]\nmaster = "local[1]"\nconf = { "spark.driver.memory" = "1g" }\n'
+    (home / "strandline.toml").write_text(settings)
+    with strandline.open(home) as node:
+        _flush(node, 1)
+        first = node.spark
+
+        def dies(rows: Any) -> Any:
+            kill_java()
+            return rows
+
+        node.settle("logs", dies)
+        told(lambda: _flush(node, 2))  # dies in the middle of it
+        node.settle("logs", None)
+        told(lambda: node.flush("logs").rows)
+        told(lambda: [row["n"] for row, _ in node.scan("logs", source="a").rows()])
+        kill_java()
+        told(lambda: node.sql("SELECT sum(n) FROM logs").collect()[0][0])
+        told(lambda: node.spark is first)
+
+
+def _flush(node: Node, n: int) -> int:
+    node.append("logs", [{"n": n}], source="a")
+    return node.flush("logs").rows
+
+
+def connect(home: Path) -> None:
+    """The server is killed, and started anew, by the test, at a line on stdin."""
+    with strandline.open(home) as node:
+        told(lambda: _flush(node, 1))
+        sys.stdin.readline()
+        told(lambda: _flush(node, 2))
+        told(lambda: node.read("logs", refresh="never").count())
+        sys.stdin.readline()
+        told(lambda: node.flush("logs").rows)
+        told(lambda: sorted(row["n"] for row in node.read("logs").collect()))
+
+
+if __name__ == "__main__":
+    {"classic": classic, "connect": connect}[sys.argv[1]](Path(sys.argv[2]))
