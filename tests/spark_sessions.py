@@ -72,7 +72,7 @@ class ConnectServer:
 @pytest.fixture(scope="session")
 def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     folder = tmp_path_factory.mktemp("connect")
-    port = _free_port()
+    port = free_port()
     with (folder / "child.log").open("wb") as log:
         server = subprocess.Popen(
             [sys.executable, SERVER, folder, str(port)],
@@ -91,7 +91,7 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
         server.wait(SERVER_ENDS_S)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

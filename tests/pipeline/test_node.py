@@ -17,9 +17,9 @@ from strandline.dataset import SchemaBreaking, Strand
 from strandline.errors import UsageError
 from strandline.lake.iceberg import TableMissing, UnstampedRows, WarehouseMoved, table_marks
 from strandline.lake.maintenance import snapshots
-from strandline.persist import kv_delete, kv_get, read
+from strandline.node import Node
+from strandline.persist import kv_get, read
 from strandline.pipeline.config import FILE_NAME
-from strandline.pipeline.node import Node
 from strandline.pipeline.reconcile import SWEEP_PAUSED, StoreBehindTables
 from strandline.pipeline.registry import DatasetUnknown
 from strandline.pipeline.token import InvalidToken, Token
@@ -292,6 +292,75 @@ def test_refresh_flushes_when_asked_and_when_the_data_is_old(node: Node) -> None
     assert node.read("fresh", refresh="always").count() == 2
 
 
+def test_a_read_that_does_not_flush_tells_the_age_of_its_data(node: Node) -> None:  # L-READ-13
+    node.append("aged", numbers(1), source="a")
+    never = node.age("aged")
+    node.flush("aged")
+    whole = node.age("aged")
+    node.append("aged", numbers(2, 3), source="a")
+
+    scan = node.scan("aged")
+    told = node.age("aged")
+
+    assert (never.pending_rows, never.as_of, never.age_s) == (1, None, None)
+    assert (whole.pending_rows, whole.age_s) == (0, 0)
+    assert scan.age.pending_rows == told.pending_rows == 2
+    assert scan.age.as_of == node.site.standing.numbers("aged").flushed_at
+    assert scan.age.age_s is not None
+    assert 0 < scan.age.age_s <= (told.age_s or 0) < 120
+    assert node.scan("aged", refresh="always").age.pending_rows == 0
+
+
+def test_a_scan_over_all_sources_names_a_whole_flush_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-READ-2, L-READ-11
+    monkeypatch.setattr("strandline.pipeline.read.MOST_PIECES", 3)
+    rows = [{"n": n, "source": f"s{n % 7}"} for n in range(40)]
+    node.append("crowded", rows[:21])
+    node.flush("crowded")
+    node.append("crowded", rows[21:])
+    node.flush("crowded")
+
+    pages = [list(node.scan("crowded", max_rows=size)) for size in (100, 21, 5, 1)]
+
+    wanted = sorted(rows[:21], key=lambda row: (row["source"], row["n"])) + sorted(
+        rows[21:], key=lambda row: (row["source"], row["n"])
+    )
+    for each in pages:
+        assert [row for page in each for row in page.rows] == wanted
+        ends = [after for page in each for after in page.afters if after is not None]
+        assert len(ends) == 2
+    assert len(pages[0]) == 1  # two flushes whole are two pieces
+
+
+def test_large_rows_after_small_ones_are_bounded_in_bytes_too(node: Node) -> None:  # L-READ-11
+    small = [{"t": "x"} for _ in range(10)]
+    node.append("uneven", [*small, *({"t": "y" * 1000} for _ in range(10))], source="a")
+    node.flush("uneven")
+
+    pages = list(node.scan("uneven", source="a", max_rows=10, max_bytes=3_000))
+
+    assert len(pages[0].rows) == 10
+    assert all(sum(len(row["t"]) for row in page.rows) <= 3_000 for page in pages)
+    assert sum(len(page.rows) for page in pages) == 20
+
+
+def test_a_scan_goes_on_though_snapshot_after_snapshot_expires(node: Node) -> None:  # L-READ-7
+    for value in (1, 2, 3):
+        node.append("fleeting", numbers(value), source="a")
+        node.flush("fleeting")
+    table = node.reader.rows(node.site.known("fleeting").dataset)
+    assert table.count() == 3
+    gone = 4711  # a snapshot that is not there any more
+    for source in ("a", None):
+        scan = node.scan("fleeting", source=source, max_rows=1)
+        found = []
+        for page in scan:
+            found += [row["n"] for row in page.rows]
+            scan._snapshot = gone
+        assert found == [1, 2, 3]
+
+
 def test_a_scan_keeps_its_rows_while_the_table_moves_on(node: Node) -> None:  # L-READ-7
     node.append("pinned", numbers(*range(6)), source="a")
     node.flush("pinned")
@@ -488,12 +557,29 @@ def test_a_warehouse_that_moved_is_never_taken_for_an_empty_one(
     node.append("moved", numbers(1), source="a")
     node.flush("moved")
     home = node.config.home
-    kv_delete(node.site.b, "table/moved")
-    node.close()
+    with open_here(home) as other:
+        other.append("moved", numbers(2), source="a")
+    assert (
+        kv_get(node.site.b, "table/moved") is not None
+    )  # compared: the catalog goes on naming that metadata
     (home / "warehouse").rename(tmp_path / "elsewhere")
 
-    with open_here(home) as again, pytest.raises(WarehouseMoved):
-        again.append("moved", numbers(2), source="a")
+    with open_here(home) as again:
+        for write in (
+            lambda: again.append("moved", numbers(3), source="a"),
+            lambda: again.writer("moved", source="a"),
+            lambda: again.flush("moved"),
+            lambda: again.load("moved", again.spark.range(1)),
+        ):
+            with pytest.raises(WarehouseMoved):
+                write()
+        with pytest.raises(WarehouseMoved):
+            again.read("moved", refresh="never")
+        with pytest.raises(WarehouseMoved):
+            list(again.scan("moved", source="a", refresh="never"))
+    with pytest.raises(WarehouseMoved):
+        node.flush("moved")  # which was opened, and compared, before it moved
+    assert node.site.standing.tally(Strand("moved", "a")).pending_rows == 1
 
 
 def test_a_table_that_something_else_made_is_not_written_to(node: Node) -> None:  # L-SCH-12

@@ -1,1 +1,1 @@
-"""One stream a strand: which row has which number, which of them have landed, how far a reader may go."""
+"""Streams of strands and of sinks, as values and folded: what is numbered, landed, delivered."""

@@ -41,6 +41,7 @@ class Tally:
     next: int = 1  # the ledger event at which pending rows begin, or will
     holds: tuple[Hold, ...] = ()
     changed_at: int = 0
+    empty: RangeSet = field(default_factory=RangeSet)  # released or lost: no row will ever be there
 
     @property
     def visible_through(self) -> int:
@@ -63,9 +64,14 @@ def with_entry(tally: Tally, entry: Entry, at: int) -> Tally:
         case Raised():
             settled = tally.settled.with_(Range(entry.lo, entry.hi))
             return replace(tally, hi=entry.hi, settled=settled, changed_at=at)
-        case Landed() | Released():
+        case Landed():
             settled = tally.settled.with_(Range(entry.lo, entry.hi))
             return replace(tally, settled=settled, changed_at=at)
+        case Released():
+            gap = Range(entry.lo, entry.hi)
+            return replace(
+                tally, settled=tally.settled.with_(gap), empty=tally.empty.with_(gap), changed_at=at
+            )
         case Flushed():
             settled = tally.settled
             for each in entry.ranges:
@@ -73,7 +79,8 @@ def with_entry(tally: Tally, entry: Entry, at: int) -> Tally:
             return _landed(tally, settled, entry.rows, entry.bytes, entry.next, at)
         case Lost():
             settled = tally.settled.with_(Range(entry.lo, entry.hi))
-            return _landed(tally, settled, entry.hi - entry.lo, entry.bytes, entry.next, at)
+            after = _landed(tally, settled, entry.hi - entry.lo, entry.bytes, entry.next, at)
+            return replace(after, empty=tally.empty.with_(Range(entry.lo, entry.hi)))
         case Held():
             hold = Hold(entry.segment, entry.lo, entry.hi, entry.reason)
             others = tuple(each for each in tally.holds if (each.lo, each.hi) != (hold.lo, hold.hi))

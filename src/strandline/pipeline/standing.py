@@ -1,4 +1,4 @@
-"""How everything stands: ledgers and flush streams folded along the global order, caught up when asked.
+"""How everything stands: ledgers, flushes and sinks folded along the global order, caught up when asked.
 
 A process reads only what is new since it last looked. A fresh one starts at the kept snapshot `standing`,
 which is written anew whenever more events have come than it has strands, so keeping it costs O(1) an event.
@@ -6,13 +6,15 @@ It is a cache: without it the same comes out of the whole order.
 """
 
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from strandline.dataset import Strand, decode_source
-from strandline.errors import NotStorable, UnavailableError
+from strandline.errors import EventCorrupt, NotStorable, UnavailableError
 from strandline.ledger.entry import ControlUnreadable, entry_of
+from strandline.ledger.lines import Lines
 from strandline.ledger.tally import Hold, Tally, with_entry
 from strandline.persist import (
     AtomicBackend,
@@ -26,20 +28,25 @@ from strandline.pipeline.plan import Numbers, with_event
 from strandline.ranges import Range, RangeSet
 
 _SNAPSHOT: Final = "standing"
-_VERSION: Final = "2"
+_VERSION: Final = "3"
 _LEAST_EVENTS: Final = 2_000
+
+
+class KeptUnreadable(UserWarning):
+    """The kept snapshot was damaged; nothing is lost, and the next one that is kept replaces it."""
 
 
 class Standing:
     """Safe for threads. Every look catches up first; what it tells was so at some instant within the call."""
 
-    def __init__(self, b: AtomicBackend) -> None:
-        self._b = b
+    def __init__(self, b: AtomicBackend, *, until: int | None = None) -> None:
+        self._b, self._until = b, until  # a position of the global order: as it stood there, never later
         self._lock = threading.Lock()
         self._strands: dict[str, dict[str, Tally]] = {}  # by dataset, then source
         self._pending: dict[str, dict[str, None]] = {}  # the sources with pending rows, in a steady order
         self._numbers: dict[str, Numbers] = {}
         self._schemas: dict[str, int] = {}  # the newest event of dataset/<name>
+        self._lines = Lines()
         self._position = 0
         self._kept = 0
         self._is_loaded = False
@@ -50,6 +57,8 @@ class Standing:
             if not self._is_loaded:
                 self._load()
             for position, event in global_events(self._b, first=self._position + 1):
+                if self._until is not None and position > self._until:
+                    break
                 if not isinstance(event, Event):
                     raise ControlUnreadable(event.stream, event.seq, "it is gone and nothing has folded it")
                 self._take(event)
@@ -58,7 +67,8 @@ class Standing:
     def keep_if_due(self) -> None:
         """Called by writers, after what they came for is done: looking never writes."""
         with self._lock:
-            if self._position - self._kept > max(_LEAST_EVENTS, self._strand_count()):
+            is_due = self._position - self._kept > max(_LEAST_EVENTS, self._strand_count())
+            if is_due and self._until is None:
                 # It is a cache, and the rows are stored: neither a store that does not answer now, nor a fold
                 # too large for one value, may fail who came to append.
                 with suppress(UnavailableError, NotStorable):
@@ -101,6 +111,11 @@ class Standing:
         self.catch_up()
         return self._pending_bytes
 
+    def lines(self) -> Lines:
+        """How far each sink has got. Do not keep it: it changes with the next look."""
+        self.catch_up()
+        return self._lines
+
     def position(self) -> int:
         return self._position
 
@@ -119,6 +134,8 @@ class Standing:
             self._numbers[rest] = with_event(self._numbers.get(rest, Numbers()), event)
         elif kind == "dataset":
             self._schemas[rest] = event.seq
+        elif kind == "sink":
+            self._lines.take(event)
 
     def _set(self, dataset: str, source: str, tally: Tally) -> None:
         self._strands.setdefault(dataset, {})[source] = tally
@@ -129,21 +146,40 @@ class Standing:
             waiting.pop(source, None)
 
     def _strand_count(self) -> int:
-        return sum(map(len, self._strands.values()))
+        return sum(map(len, self._strands.values())) + self._lines.count()
 
     # The kept snapshot
 
     def _load(self) -> None:
-        kept = snapshot_load(self._b, _SNAPSHOT, None)
-        if kept.value is not None and kept.value["version"] == _VERSION:
-            for dataset, source, *tally in kept.value["strands"]:
-                self._set(dataset, source, _tally(tally))
-            for dataset, last, open_, flushed_at, has_landed in kept.value["numbers"]:
-                self._numbers[dataset] = Numbers(last, dict(open_), flushed_at, has_landed)
-            self._schemas = dict(kept.value["schemas"])
-            self._position = self._kept = kept.seq
-            self._pending_bytes = sum(each.pending_bytes for each in self._all_tallies())
+        try:
+            kept = snapshot_load(self._b, _SNAPSHOT, None)
+            is_after = self._until is not None and kept.seq > self._until
+            if kept.value is not None and kept.value["version"] == _VERSION and not is_after:
+                self._take_kept(kept)
+        except (EventCorrupt, AttributeError, KeyError, TypeError, ValueError) as error:
+            # Only a cache: the events say the same. Where they are gone catching up says so, and stops.
+            warnings.warn(
+                f"the kept snapshot {_SNAPSHOT!r} cannot be read ({error!r:.200}); all events are read anew",
+                KeptUnreadable,
+                stacklevel=2,
+            )
+            self._clear()
         self._is_loaded = True
+
+    def _take_kept(self, kept: ProjectionState) -> None:
+        for dataset, source, *tally in kept.value["strands"]:
+            self._set(dataset, source, _tally(tally))
+        for dataset, last, open_, flushed_at, has_landed in kept.value["numbers"]:
+            self._numbers[dataset] = Numbers(last, dict(open_), flushed_at, has_landed)
+        self._schemas = dict(kept.value["schemas"])
+        self._lines.load(kept.value["sinks"])
+        self._position = self._kept = kept.seq
+        self._pending_bytes = sum(each.pending_bytes for each in self._all_tallies())
+
+    def _clear(self) -> None:
+        self._strands, self._pending, self._numbers, self._schemas = {}, {}, {}, {}
+        self._lines = Lines()
+        self._position = self._kept = self._pending_bytes = 0
 
     def _keep(self) -> None:
         value = {
@@ -164,6 +200,7 @@ class Standing:
                 for dataset, each in self._numbers.items()
             ],
             "schemas": dict(self._schemas),
+            "sinks": self._lines.data(),
         }
         snapshot_save(self._b, _SNAPSHOT, ProjectionState(value, self._position))
 
@@ -181,11 +218,13 @@ def _tally_data(tally: Tally) -> list[Any]:
         tally.next,
         [[each.segment, each.lo, each.hi, each.reason] for each in tally.holds],
         tally.changed_at,
+        [[each.lo, each.hi] for each in tally.empty.ranges],
     ]
 
 
 def _tally(data: Iterable[Any]) -> Tally:
-    hi, settled, rows, bytes_, next_, holds, changed_at = data
+    hi, settled, rows, bytes_, next_, holds, changed_at, empty = data
+    _check_integers(hi, rows, bytes_, next_, changed_at)
     return Tally(
         hi,
         RangeSet(tuple(Range(lo, hi_) for lo, hi_ in settled)),
@@ -194,4 +233,10 @@ def _tally(data: Iterable[Any]) -> Tally:
         next_,
         tuple(Hold(*each) for each in holds),
         changed_at,
+        RangeSet(tuple(Range(lo, hi_) for lo, hi_ in empty)),
     )
+
+
+def _check_integers(*values: Any) -> None:
+    if wrong := [value for value in values if type(value) is not int]:
+        raise TypeError(f"{wrong[0]!r:.80} is no integer")

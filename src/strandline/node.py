@@ -5,9 +5,10 @@ append.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -20,17 +21,21 @@ from strandline.pipeline import quarantine
 from strandline.pipeline.append import OnBad, Receipt, Rows, append, drop_quarantined, retry_quarantined
 from strandline.pipeline.buffer import BufferedWriter, OnFull
 from strandline.pipeline.config import FILE_NAME, Config, default_config, load_config
-from strandline.pipeline.flush import WAIT_S, FlushReport, FlushResult, flush
+from strandline.pipeline.flush import WAIT_S, FlushReport, FlushResult, flush, has_work, idle
 from strandline.pipeline.housekeeping import expire_snapshots
 from strandline.pipeline.lease import LeaseHeld
+from strandline.pipeline.plan import Reason
 from strandline.pipeline.registry import dataset_stream, declared
 from strandline.pipeline.site import open_site
 from strandline.pipeline.token import Token
-from strandline.pipeline.visible import bounds, visible
+from strandline.pipeline.visible import DataAge, age, bounds, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.delivery.front import Deliveries, SyncReport
+    from strandline.delivery.result import SyncResult
+    from strandline.lake.courier import SparkCourier
     from strandline.lake.explain import ScanPlan
     from strandline.lake.landing import Settle
     from strandline.lake.reader import LakeReader
@@ -55,34 +60,61 @@ class Node:
         self._tell = tell
         self._settle: dict[str, Settle] = {}
         self._is_compared = False
+        self._session: SparkSession | None = None
+        self._tables: tuple[SparkSession, IcebergTables] | None = None
+        self._couriers: tuple[SparkSession, SparkCourier] | None = None
+        self._deliveries: Deliveries | None = None
         self.site = open_site(config, clock=clock)
         self.origin = self.site.origin
 
     # Spark, when it is needed
 
-    @cached_property
+    @property
     def spark(self) -> "SparkSession":
-        """The session; it is started by the first who asks."""
-        from strandline.lake.spark import start_spark
+        """The session; it is started by the first who asks, and again by the first who finds it dead."""
+        from strandline.lake.spark import is_alive, start_spark
 
-        return start_spark(self.config.lake_settings(), self.config.spark_settings(), tell=self._tell)
+        if self._session is None or not is_alive(self._session):
+            lake, spark = self.config.lake_settings(), self.config.spark_settings()
+            self._session = start_spark(lake, spark, tell=self._tell)
+        return self._session
 
-    @cached_property
+    @property
     def tables(self) -> "IcebergTables":
         from strandline.lake.writer import IcebergTables
 
-        return IcebergTables(
-            self.spark,
-            self.site.content,
-            self.config.lake_settings(),
-            content_options=self.config.content_options(),
-        )
+        session = self.spark
+        if self._tables is None or self._tables[0] is not session:
+            tables = IcebergTables(
+                session,
+                self.site.content,
+                self.config.lake_settings(),
+                content_options=self.config.content_options(),
+                max_row_bytes=self.site.spool.max_row_bytes,
+            )
+            self._tables = (session, tables)
+        return self._tables[1]
 
-    @cached_property
+    @property
     def reader(self) -> "LakeReader":
         from strandline.lake.reader import LakeReader
 
         return LakeReader(self.spark, self.config.lake_settings())
+
+    @contextmanager
+    def _on_spark(self, dataset: str | None = None) -> Iterator[None]:
+        """What makes the work inside fail is named: a Spark that died, a warehouse that was moved."""
+        from strandline.lake.iceberg import check_warehouse
+        from strandline.lake.schema import TableUnavailable
+        from strandline.lake.spark import named_if_gone
+
+        try:
+            with named_if_gone(self.spark):
+                yield
+        except TableUnavailable:
+            if dataset is not None:
+                check_warehouse(self.config.lake_settings(), dataset)
+            raise
 
     def _open_for_write(self) -> None:
         """Before the first write of this process the store is compared with its tables."""
@@ -137,7 +169,16 @@ class Node:
         from strandline.pipeline.load import load
 
         self._open_for_write()
-        return load(self.site, self.tables, dataset, df, source=source, request_id=request_id)
+        with self._on_spark(dataset):
+            return load(
+                self.site,
+                self.tables,
+                dataset,
+                df,
+                source=source,
+                request_id=request_id,
+                settle=self._settle.get(dataset),
+            )
 
     def import_rows(
         self, dataset: str, place: str, *, kind: "Kind", source: str | None = None
@@ -146,7 +187,17 @@ class Node:
         from strandline.pipeline.legacy import import_rows
 
         self._open_for_write()
-        return import_rows(self.site, self.tables, self.spark, dataset, place, kind=kind, source=source)
+        with self._on_spark(dataset):
+            return import_rows(
+                self.site,
+                self.tables,
+                self.spark,
+                dataset,
+                place,
+                kind=kind,
+                source=source,
+                settle=self._settle.get(dataset),
+            )
 
     def settle(self, dataset: str, hook: "Settle | None") -> None:
         """Have `hook`, a pure function of DataFrames, see the rows of each flush before they get row ids."""
@@ -161,18 +212,22 @@ class Node:
         self,
         dataset: str,
         *,
+        reason: Reason = "command",
         timeout_s: float = WAIT_S,
         tell: Callable[[FlushResult], None] | None = None,
     ) -> FlushReport:
         """Land everything that is pending now. Where nothing is, no Spark is started."""
         self._open_for_write()
         if not self._has_work(dataset):
-            return FlushReport(dataset)
-        report = flush(
-            self.site, self.tables, dataset, settle=self._settle.get(dataset), timeout_s=timeout_s, tell=tell
-        )
-        if self.tables.snapshot_count(dataset) > self.config.compaction.max_snapshots:
-            self.expire_snapshots(dataset)
+            return idle(self.site, dataset)
+        settle = self._settle.get(dataset)
+        with self._on_spark(dataset):
+            tables = self.tables
+            report = flush(
+                self.site, tables, dataset, reason=reason, settle=settle, timeout_s=timeout_s, tell=tell
+            )
+            if tables.snapshot_count(dataset) > self.config.compaction.max_snapshots:
+                self.expire_snapshots(dataset)
         return report
 
     def expire_snapshots(self, dataset: str) -> int:
@@ -200,8 +255,49 @@ class Node:
 
     def _has_work(self, dataset: str) -> bool:
         self.site.known(dataset)
-        standing = self.site.standing
-        return bool(standing.pending(dataset) or standing.numbers(dataset).open)
+        return has_work(self.site, dataset)
+
+    # Rows onward
+
+    @property
+    def deliveries(self) -> "Deliveries":
+        """The sinks, and every verb on them. See strandline.delivery.front."""
+        from strandline.delivery.front import Deliveries
+
+        if self._deliveries is None:
+            self._deliveries = Deliveries(self.config, self.site, self._courier)
+        return self._deliveries
+
+    def _courier(self) -> "SparkCourier":
+        from strandline.lake.courier import SparkCourier
+
+        session = self.spark
+        if self._couriers is None or self._couriers[0] is not session:
+            self._couriers = (session, SparkCourier(session, self.config.lake_settings()))
+        return self._couriers[1]
+
+    def sync(
+        self,
+        name: str | None = None,
+        *,
+        tell: "Callable[[SyncResult], None] | None" = None,
+        stop: threading.Event | None = None,
+    ) -> "SyncReport":
+        """Deliver everything that a sink, or each of them, is owed; what is pending is flushed first. Where
+        nothing is new no Spark is started, and nothing is asked or sent."""
+        from strandline.delivery.front import SyncReport
+
+        self._open_for_write()
+        names = self.deliveries.names() if name is None else [name]
+        terms = [self.deliveries.terms(each) for each in names]
+        flushes: dict[str, FlushReport | StrandlineError] = {}
+        for dataset in self.datasets():
+            if any(each.covers(dataset) for each in terms) and self._has_work(dataset):
+                try:
+                    flushes[dataset] = self.flush(dataset)
+                except StrandlineError as error:  # what is visible is delivered all the same
+                    flushes[dataset] = error
+        return SyncReport(flushes, self.deliveries.sync_all(names, tell=tell, stop=stop))
 
     # Rows out
 
@@ -223,9 +319,11 @@ class Node:
 
         self.refresh(dataset, refresh)
         asked = bounds(self.site, self.origin, dataset, source, since, until)
-        if not self._has_table(dataset):
-            return self._nothing(dataset, columns)
-        return read(self.reader, self.site.known(dataset).dataset, asked, columns=columns)
+        known = self.site.known(dataset).dataset
+        with self._on_spark():
+            if not self._has_table(dataset):
+                return self.reader.no_rows(known, columns=columns)
+            return read(self.reader, known, asked, columns=columns)
 
     def scan(
         self,
@@ -252,7 +350,8 @@ class Node:
             asked,
             columns=columns,
             max_rows=max_rows,
-            max_bytes=max_bytes or PAGE_BYTES,
+            max_bytes=PAGE_BYTES if max_bytes is None else max_bytes,
+            age=self.age(dataset),
         )
 
     def end(self, dataset: str, *, source: str | None = None) -> str:
@@ -277,16 +376,26 @@ class Node:
     def sql(self, query: str, *, refresh: Refresh = "auto") -> "DataFrame":
         """Run a query in which each dataset is a view of its visible rows, public columns only.
 
-        It reads: tables are written by flush and load alone, which stamp their rows.
+        It reads: tables are written by flush and load alone, which stamp their rows. `age` tells how old the
+        rows of each dataset that it names are (`named_in`).
         """
         _refuse_writes(query)
-        for dataset in self._named_in(query):
-            self.read(dataset, refresh=refresh).createOrReplaceTempView(f"`{dataset}`")
-        return self.spark.sql(query)
+        for dataset in self.named_in(query):
+            rows = self.read(dataset, refresh=refresh)
+            with self._on_spark():
+                rows.createOrReplaceTempView(f"`{dataset}`")
+        with self._on_spark():
+            return self.spark.sql(query)
+
+    def age(self, dataset: str) -> DataAge:
+        """What a read without a flush lacks, and how old what it shows is. It needs no Spark."""
+        self.site.known(dataset)
+        return age(self.site, dataset)
 
     def refresh(self, dataset: str, mode: Refresh = "auto") -> FlushReport | None:
         """`always` flushes first; `auto` does if rows are pending and the last flush is older than
-        `[spool] max_age_s`; `never` leaves it."""
+        `[spool] max_age_s`; `never` leaves it. None where nothing was flushed: then `age` tells how old the
+        data is."""
         if mode not in ("never", "auto", "always"):
             raise UsageError(f"refresh is {mode!r:.80}", hint="'never', 'auto' or 'always'")
         self.site.known(dataset)
@@ -296,7 +405,7 @@ class Node:
         if mode == "auto" and age_us < self.site.spool.max_age_s * 1_000_000:
             return None
         try:
-            return self.flush(dataset, timeout_s=WAIT_S if mode == "always" else 0)
+            return self.flush(dataset, reason="refresh", timeout_s=WAIT_S if mode == "always" else 0)
         except LeaseHeld:
             if mode == "always":
                 raise
@@ -306,10 +415,7 @@ class Node:
         """Something was planned: before that there may be no table, and nothing is visible."""
         return self.site.standing.numbers(dataset).visible > 0
 
-    def _nothing(self, dataset: str, columns: Sequence[str] | None) -> "DataFrame":
-        return self.reader.no_rows(self.site.known(dataset).dataset, columns=columns)
-
-    def _named_in(self, query: str) -> list[str]:
+    def named_in(self, query: str) -> list[str]:
         """The datasets that a query may mean: those whose name stands in it."""
         return [
             dataset

@@ -1,0 +1,56 @@
+"""An instance as a whole: when it was first seen, and which destination its name means."""
+
+from strandline.delivery.owed import Terms, covered, owed
+from strandline.errors import HeldError
+from strandline.ledger.line import event_of, instance_stream, sink_stream
+from strandline.persist import ExpectSeq
+from strandline.persist.backend import Write
+from strandline.pipeline.site import Site
+from strandline.sinks.sink import Sink
+
+
+class DestinationChanged(HeldError):
+    """An instance whose name now means another destination."""
+
+    def __init__(self, instance: str, was: str, now: str) -> None:
+        super().__init__(
+            f"sink {instance!r} delivered to {was} and is now configured for {now}",
+            hint=f"`strandline sink bind {instance} --keep` if it is the same place by another name, "
+            "`--reset` to deliver everything to the new one",
+        )
+        self.instance, self.was, self.now = instance, was, now
+
+
+def is_recorded(site: Site, terms: Terms) -> bool:
+    """An instance that starts now must say so at once; any other is recorded with what it first delivers."""
+    if site.standing.lines().instance(terms.name).is_open:
+        return True
+    return terms.start == "all" and not owed(site, terms)
+
+
+def record_instance(site: Site, sink: Sink, terms: Terms) -> None:
+    """The instance, its destination, and where its strands start."""
+    while not (known := site.standing.lines().instance(terms.name)).is_open:
+        at, stream = site.clock.now_us(), instance_stream(terms.name)
+        writes: list[Write] = [
+            event_of(stream, "opened", at, fingerprint=sink.fingerprint, start=terms.start)
+        ]
+        if terms.start == "now":
+            writes += [
+                event_of(
+                    sink_stream(terms.name, strand.dataset, strand.source),
+                    "started",
+                    at,
+                    mark=tally.visible_through,
+                    epoch=known.epoch,
+                )
+                for strand, tally in covered(site, terms)
+                if tally.visible_through
+            ]
+        site.b.commit([ExpectSeq(stream, known.event)], writes)
+
+
+def check_destination(site: Site, sink: Sink, terms: Terms) -> None:
+    was = site.standing.lines().instance(terms.name).fingerprint
+    if was != sink.fingerprint:
+        raise DestinationChanged(terms.name, was, sink.fingerprint)

@@ -1,0 +1,356 @@
+"""The whole way of every strand, from its numbers to its destinations, each step against the next.
+
+    ledger        numbers given out once, without a gap; each one below V settled
+    spool         what has not landed can
+    table         each landed seq has its row, no seq has two, nothing else is there
+    records       everything below a line is accounted for
+    table again   below a line it has no row that was neither delivered, withheld nor given up
+    destination   it has what the receipts say, and nothing else
+
+The table costs one aggregation over two columns of it (`strandline.lake.census`), and none if nothing of the
+dataset has landed; a pending segment is read; a destination is asked once for each strand and epoch. Nothing
+is written, and it may run beside everything else: what was not there yet when it began is no fault.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from strandline.content.segment import segment_fault
+from strandline.dataset import Dataset, Strand
+from strandline.delivery.account import Account, Epoch, stream_events
+from strandline.delivery.compare import Fault, FaultKind
+from strandline.delivery.instance import check_destination
+from strandline.delivery.owed import Terms
+from strandline.delivery.verify import StrandVerdict, strands_of, verify_strand
+from strandline.errors import HistoryGap, StrandlineError
+from strandline.ledger.entry import (
+    NUMBERING,
+    ControlUnreadable,
+    Flushed,
+    Landed,
+    Lost,
+    Raised,
+    Released,
+    entry_of,
+)
+from strandline.ledger.spool import pending
+from strandline.pipeline.plan import Numbers, flush_stream, number_of
+from strandline.pipeline.site import Site
+from strandline.ranges import Range, RangeSet
+from strandline.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from strandline.delivery.desk import Sender
+    from strandline.lake.census import Counted
+
+_SHOWN: Final = 10  # ranges of one kind of fault, of one strand
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found of one strand. `faults` are those of ledger, spool and table; each sink has its own."""
+
+    dataset: str
+    source: str
+    numbered: int = 0
+    visible_through: int = 0
+    pending: int = 0  # rows that have not landed
+    gaps: int = 0  # numbers without a row: released, lost, raised over
+    landed: int = 0  # numbers whose rows have landed
+    rows: int = 0  # in the table
+    left_out: int = 0  # landed and not in the table: repeats, and what a settle hook dropped
+    sinks: tuple[StrandVerdict, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    unknown: str = ""
+
+    @property
+    def status(self) -> Literal["ok", "fault", "unknown"]:
+        states = {each.status for each in self.sinks}
+        if self.faults or "fault" in states:
+            return "fault"
+        return "unknown" if self.unknown or "unknown" in states else "ok"
+
+
+def prove(
+    site: Site,
+    census: "Callable[[Dataset], Mapping[str, Counted]]",
+    sinks: Sequence[tuple[Sink, Terms]],
+    sender: "Sender",
+    *,
+    dataset: str | None = None,
+) -> Iterator[Proof]:
+    """A proof, or its failure, for each strand of one dataset or of all. `census` counts a table."""
+    names = site.standing.datasets() if dataset is None else [site.known(dataset).dataset.name]
+    for name in names:
+        yield from _Proving(site, sinks, sender, name).proofs(census)
+
+
+@dataclass(slots=True)
+class _Books:
+    """A ledger, read from its first event."""
+
+    hi: int = 0
+    landed: dict[int, list[Range]] = field(default_factory=dict)  # by the number that landed them
+    gaps: RangeSet = field(default_factory=RangeSet)
+    raised: RangeSet = field(default_factory=RangeSet)
+    faults: list[Fault] = field(default_factory=list)
+
+    def all_landed(self) -> RangeSet:
+        return RangeSet.of(each for ranges in self.landed.values() for each in ranges)
+
+    def settled(self) -> RangeSet:
+        return RangeSet.of([*self.all_landed().ranges, *self.gaps.ranges, *self.raised.ranges])
+
+
+def read_ledger(site: Site, strand: Strand) -> _Books:
+    books = _Books()
+    for event in stream_events(site.b, strand.ledger):
+        entry = entry_of(event)
+        if isinstance(entry, NUMBERING):
+            if entry.lo != books.hi:
+                lo, hi = sorted((entry.lo, books.hi))
+                text = f"event {event.seq} numbers ({entry.lo}, {entry.hi}], after numbers up to {books.hi}"
+                books.faults.append(Fault("not_dense", lo, hi, text))
+            books.hi = max(books.hi, entry.hi)
+        match entry:
+            case Flushed():
+                books.landed.setdefault(entry.number, []).extend(entry.ranges)
+            case Landed():
+                books.landed.setdefault(entry.number, []).append(Range(entry.lo, entry.hi))
+            case Released() | Lost():
+                books.gaps = books.gaps.with_(Range(entry.lo, entry.hi))
+            case Raised():
+                books.raised = books.raised.with_(Range(entry.lo, entry.hi))
+    return books
+
+
+class _Proving:
+    """One dataset."""
+
+    def __init__(
+        self, site: Site, sinks: Sequence[tuple[Sink, Terms]], sender: "Sender", dataset: str
+    ) -> None:
+        self._site, self._sender, self._dataset = site, sender, dataset
+        self._sinks = [(sink, terms) for sink, terms in sinks if self._concerns(terms)]
+        self._faults: dict[str, list[Fault]] = {}  # by source
+
+    def _concerns(self, terms: Terms) -> bool:
+        return bool(strands_of(self._site, terms, self._dataset))
+
+    def proofs(self, census: "Callable[[Dataset], Mapping[str, Counted]]") -> Iterator[Proof]:
+        site, name = self._site, self._dataset
+        numbers = site.standing.numbers(name)  # what is closed by now must be in the table
+        sources = set(site.standing.tallies(name))
+        books: dict[str, _Books] = {}
+        unknown: dict[str, str] = {}
+        for source in sorted(sources):
+            try:
+                books[source] = read_ledger(site, Strand(name, source))
+            except (ControlUnreadable, HistoryGap) as error:
+                unknown[source] = error.message
+        counted, no_census = self._counted(census, books)
+        if not no_census and not unknown:
+            self._compare_table(books, counted, numbers)
+        for source in sorted(sources | set(counted)):
+            yield self._proof(
+                Strand(name, source),
+                books.get(source, _Books()),
+                counted.get(source),
+                unknown.get(source, "") or no_census,
+            )
+
+    def _counted(
+        self, census: "Callable[[Dataset], Mapping[str, Counted]]", books: Mapping[str, _Books]
+    ) -> "tuple[Mapping[str, Counted], str]":
+        """Where nothing has landed no table is looked at. Why it was not, where it could not be."""
+        if not any(each.landed or each.raised.ranges for each in books.values()):
+            return {}, ""
+        try:
+            return census(self._site.known(self._dataset).dataset), ""
+        except StrandlineError as error:
+            return {}, f"the table was not counted: {error.kind}: {error.message}"
+
+    def _fault(self, source: str, kind: FaultKind, ranges: Iterable[Range], text: str) -> None:
+        found = self._faults.setdefault(source, [])
+        for each in list(ranges)[:_SHOWN]:
+            found.append(Fault(kind, each.lo, each.hi, text))
+
+    # The table
+
+    def _compare_table(
+        self, books: Mapping[str, _Books], counted: "Mapping[str, Counted]", numbers: Numbers
+    ) -> None:
+        self._missing_rows(books, counted, numbers)
+        for source, found in counted.items():
+            self._strange_rows(source, books.get(source, _Books()), found)
+            for seq in found.twice:
+                self._fault(source, "seq_twice", [Range(seq - 1, seq)], "more than one row has this number")
+
+    def _missing_rows(
+        self, books: Mapping[str, _Books], counted: "Mapping[str, Counted]", numbers: Numbers
+    ) -> None:
+        """What a flush landed is there, but for as many rows as its record says that it left out."""
+        left_out = self._left_out()
+        absent: dict[int, dict[str, list[Range]]] = {}
+        for source, each in books.items():
+            there = counted[source].seqs if source in counted else RangeSet()
+            for number, ranges in each.landed.items():
+                if number in numbers.open or number > numbers.last:
+                    continue  # recorded while the ledgers were read
+                holes = [hole for range_ in ranges for hole in there.holes(range_)]
+                absent.setdefault(number, {})[source] = holes
+        for number, by_source in absent.items():
+            count = sum(len(hole) for holes in by_source.values() for hole in holes)
+            wanted = left_out.get(number, 0)
+            if count > wanted:
+                text = f"flush {number} landed {count:,} rows that are not there, and left out {wanted:,}"
+                for source, holes in by_source.items():
+                    self._fault(source, "row_missing", holes, text)
+            elif count < wanted:
+                text = f"flush {number} left out {wanted:,} rows, and {wanted - count:,} of those are there"
+                for source in by_source:
+                    self._fault(source, "row_unexpected", books[source].landed[number], text)
+
+    def _left_out(self) -> dict[int, int]:
+        """By number: repeats of known rows, and rows that a settle hook dropped."""
+        found: dict[int, int] = {}
+        for event in stream_events(self._site.b, flush_stream(self._dataset)):
+            if event.type in ("committed", "landed"):
+                data = event.data
+                found[number_of(event)] = int(data["duplicates"]) + int(data.get("dropped", 0))
+        return found
+
+    def _strange_rows(self, source: str, books: _Books, found: "Counted") -> None:
+        if not _strange(books, found.seqs):
+            return
+        strand = Strand(self._dataset, source)
+        books = read_ledger(self._site, strand)  # some may have landed since
+        for each in _strange(books, found.seqs):
+            above, below = _split(each, books.hi)
+            text = f"rows without a number of ours: those end at {books.hi:,}"
+            self._fault(source, "row_unexpected", above, text)
+            gone = [gap for part in below for gap in books.gaps.within(part)]
+            self._fault(source, "row_unexpected", gone, "rows whose numbers were released or lost")
+            if not self._site.standing.numbers(self._dataset).open:  # else they are published, not recorded
+                rest = [hole for part in below for hole in books.gaps.holes(part)]
+                self._fault(source, "row_unexpected", rest, "rows that no entry says have landed")
+
+    # One strand
+
+    def _proof(self, strand: Strand, books: _Books, found: "Counted | None", unknown: str) -> Proof:
+        tally = self._site.standing.tally(strand)
+        landed, settled = books.all_landed(), books.settled()
+        faults = [*books.faults, *self._faults.get(strand.source, ())]
+        if not unknown:
+            # The tally was read later than the ledger, and a strand only ever gets on.
+            for hole in settled.holes(Range(0, min(tally.visible_through, books.hi)))[:_SHOWN]:
+                if self._is_still_open(strand, hole):
+                    text = f"V is {tally.visible_through:,}, and no entry says what became of it"
+                    faults.append(Fault("not_settled", hole.lo, hole.hi, text))
+        faults += self._spool_faults(strand)
+        there = RangeSet() if found is None else found.seqs
+        verdicts = [
+            self._sink_verdict(sink, terms, strand, there, is_counted=not unknown)
+            for sink, terms in self._sinks
+            if terms.covers(strand.dataset) or strand in self._site.standing.lines().of(terms.name)
+        ]
+        return Proof(
+            strand.dataset,
+            strand.source,
+            books.hi,
+            tally.visible_through,
+            tally.pending_rows,
+            len(books.gaps) + len(books.raised),
+            len(landed),
+            0 if found is None else found.rows,
+            0 if unknown else sum(len(hole) for each in landed.ranges for hole in there.holes(each)),
+            tuple(verdicts),
+            tuple(faults),
+            unknown,
+        )
+
+    def _is_still_open(self, strand: Strand, hole: Range) -> bool:
+        return bool(read_ledger(self._site, strand).settled().holes(hole))
+
+    def _spool_faults(self, strand: Strand) -> Iterator[Fault]:
+        """Each pending segment is read: what is acknowledged and has not landed must be able to."""
+        tally = self._site.standing.tally(strand)
+        if not tally.pending_rows:
+            return
+        for each in pending(self._site.b, strand, tally):
+            reason = segment_fault(self._site.content, each.entry.segment, each.entry.of)
+            if reason is not None:
+                text = f"segment {each.entry.segment.cid}: {reason}"
+                yield Fault("segment_damaged", each.lo, each.hi, text)
+
+    def _sink_verdict(
+        self, sink: Sink, terms: Terms, strand: Strand, there: RangeSet, *, is_counted: bool
+    ) -> StrandVerdict:
+        try:
+            if self._site.standing.lines().instance(terms.name).is_open:
+                check_destination(self._site, sink, terms)
+        except StrandlineError as error:
+            line = self._site.standing.lines().line(terms.name, strand)
+            most = self._site.standing.tally(strand).visible_through
+            return StrandVerdict(
+                terms.name, strand.dataset, strand.source, line.mark, most, unknown=error.message
+            )
+        verdict, account = verify_strand(self._site, sink, terms, self._sender, strand)
+        if account is None or not is_counted:
+            return verdict
+        return replace(verdict, faults=(*verdict.faults, *behind_line(account, there)))
+
+
+def _split(range_: Range, seq: int) -> tuple[list[Range], list[Range]]:
+    """What of a range lies above a seq, and what does not."""
+    low, high = min(max(range_.lo, seq), range_.hi), range_.hi
+    above, below = Range(low, high), Range(range_.lo, low)
+    return [above] if len(above) else [], [below] if len(below) else []
+
+
+def _strange(books: _Books, seqs: RangeSet) -> list[Range]:
+    known = RangeSet.of([*books.all_landed().ranges, *books.raised.ranges])
+    return [hole for each in seqs.ranges for hole in known.holes(each)]
+
+
+def behind_line(account: Account, there: RangeSet) -> Iterator[Fault]:
+    """Rows in the table that the line has passed, and that no record says were sent, withheld or given up."""
+    for number, epoch in sorted(account.epochs.items()):
+        if epoch.is_release:
+            yield from _released(there, number, epoch)
+            continue
+        for posted in epoch.posted:
+            kept = sum(map(len, posted.withheld))
+            told = f"{posted.receipt.rows:,} were delivered and {kept:,} withheld"
+            yield from _more(there, number, posted.range, posted.receipt.rows + kept, told)
+        for void in epoch.void:
+            kept = sum(map(len, void.withheld))
+            told = f"it had none to deliver, and {kept:,} withheld" if kept else "it had none to deliver"
+            yield from _more(there, number, void.range, kept, told)
+        for letter in epoch.letters.values():
+            kept = sum(map(len, epoch.withheld.within(letter.range)))
+            told = f"{letter.rows:,} were given up and {kept:,} withheld"
+            yield from _more(there, number, letter.range, letter.rows + kept, told)
+        for gap in epoch.passed:
+            yield from _more(there, number, gap, 0, "the line passed it as a gap")
+
+
+def _released(there: RangeSet, number: int, epoch: Epoch) -> Iterator[Fault]:
+    """Of a release only the rows that were asked for count, all together."""
+    kept, letters = len(epoch.withheld), sum(each.rows for each in epoch.letters.values())
+    sent = sum(each.receipt.rows for each in epoch.posted)
+    count = sum(len(found) for each in epoch.crossed.ranges for found in there.within(each))
+    if not epoch.known and count > sent + kept + letters:
+        whole = Range(epoch.crossed.ranges[0].lo, epoch.crossed.ranges[-1].hi)
+        text = f"the table has {count:,} of the rows that were released; {sent:,} were delivered"
+        yield Fault("behind_line", whole.lo, whole.hi, text, number)
+
+
+def _more(there: RangeSet, epoch: int, range_: Range, most: int, told: str) -> Iterator[Fault]:
+    found = there.within(range_)
+    count = sum(map(len, found))
+    if count > most:
+        # Of a range without any, exactly those; else it cannot be told which of them came later.
+        for each in found[:_SHOWN] if most == 0 else [range_]:
+            yield Fault("behind_line", each.lo, each.hi, f"the table has {count:,} rows of it; {told}", epoch)

@@ -1,0 +1,55 @@
+"""What a run of a sink did, and which strands it could not finish."""
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from strandline.delivery.verdict import Verdict
+from strandline.lake.counters import NOTHING_READ, ScanCounters
+
+NOT_TAKEN: Final = "not_taken"  # a dataset that the sink cannot take, and says so: no failure
+
+Status = Literal["exported", "partial", "failed", "idle", "held"]
+
+
+@dataclass(frozen=True, slots=True)
+class StrandResult:
+    """A strand that is not delivered in full, and why."""
+
+    dataset: str
+    source: str
+    kind: str
+    text: str
+    not_before: int = 0
+    is_held: bool = False
+
+
+@dataclass(slots=True)
+class SyncResult:
+    """What a run did. Counters that Spark does not give out are None, never 0."""
+
+    instance: str
+    rows: int = 0
+    bytes: int = 0
+    units: int = 0
+    requests: int = 0
+    withheld: int = 0
+    dead_letters: int = 0
+    control_writes: int = 0
+    counters: ScanCounters = NOTHING_READ
+    strands: int = 0  # of which something was owed
+    troubles: list[StrandResult] = field(default_factory=list)
+
+    def add(self, verdict: Verdict) -> None:
+        self.rows += sum(each.rows for each in verdict.receipts)
+        self.bytes += sum(each.bytes for each in verdict.receipts)
+        self.units += len(verdict.receipts)
+        self.withheld += sum(map(len, verdict.withheld))
+        self.dead_letters += len(verdict.given_up)
+
+    @property
+    def status(self) -> Status:
+        faults = [each for each in self.troubles if each.kind != NOT_TAKEN]
+        if faults:
+            is_held = all(each.is_held for each in faults)
+            return "partial" if self.units or self.dead_letters else "held" if is_held else "failed"
+        return "exported" if self.strands > len(self.troubles) else "idle"

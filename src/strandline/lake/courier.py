@@ -1,0 +1,208 @@
+"""Carries rows from a table to a sink: one job of Spark for the ranges of many strands.
+
+    scan of the ranges ──▶ a task for each strand, or unit ──▶ sorted by source, seq ──▶ host ──▶ outcomes
+
+The driver decides which task delivers what, so every try of a task brings the same rows in the same order.
+Few rows are not worth a Python task: the driver fetches them in order, and hosts the sink itself.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from strandline.dataset import SOURCE, Dataset
+from strandline.lake.carrying import Carried, PolicyUnreadable
+from strandline.lake.metrics import ScanMeter
+from strandline.lake.reader import LakeReader, Piece
+from strandline.lake.schema import ROW_ID, SEQ, literal, quoted
+from strandline.lake.settings import LakeSettings
+from strandline.lake.spark import slots
+from strandline.ranges import Range, RangeSet
+from strandline.sinks.host import WITHHELD, Part, Told, deliver
+from strandline.sinks.sink import Outcome, Shipment, Sink
+
+IN_DRIVER: Final = 10_000  # seqs
+_TASK: Final = "_sl_task"
+_ONE_NAME: Final = re.compile(r"`(?:[^`]|``)+`")
+_THREADS: Final = 4  # of the driver, where a sink does not say how many
+
+_TOLD: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("lo", pa.int64()),
+        ("hi", pa.int64()),
+        ("status", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("digest", pa.string()),
+        ("target", pa.string()),
+        ("requests", pa.int64()),
+        ("kind", pa.string()),
+        ("text", pa.string()),
+        ("http_status", pa.int64()),
+        ("wait_s", pa.float64()),
+        ("scope", pa.string()),
+        ("withheld", pa.binary()),  # [[lo, hi], …] as JSON
+    ]
+)
+_TOLD_SQL: Final = (
+    "source string, lo bigint, hi bigint, status string, rows bigint, bytes bigint, digest string, "
+    "target string, requests bigint, kind string, text string, http_status bigint, wait_s double, "
+    "scope string, withheld binary"
+)
+
+
+class SparkCourier:
+    """By Spark, classic or Connect."""
+
+    def __init__(self, spark: SparkSession, lake: LakeSettings) -> None:
+        self._spark, self._reader, self._meter = spark, LakeReader(spark, lake), ScanMeter(spark)
+
+    def carry(
+        self, sink: Sink, shipment: Shipment, parts: Sequence[Part], *, withhold: str | None
+    ) -> Carried:
+        pieces = [Piece(part.source, each) for part in parts for each in part.ranges]
+        also = [ROW_ID] if sink.wants_row_id else []
+        rows = self._leaving(shipment.dataset, pieces, withhold, also)
+        by_source = {part.source: part for part in parts}
+        with self._reader.reading(shipment.dataset):
+            if sum(len(each) for part in parts for each in part.ranges) <= IN_DRIVER:
+                return self._in_driver(sink, shipment, by_source, rows)
+            return self._in_tasks(sink, shipment, by_source, rows)
+
+    def fetch(self, dataset: Dataset, source: str, seqs: Range) -> pa.Table:
+        rows = self._reader.leaving(dataset, [Piece(source, seqs)])
+        with self._reader.reading(dataset):
+            return rows.coalesce(1).sortWithinPartitions(SEQ).toArrow()
+
+    def check(self, dataset: Dataset, withhold: str) -> None:
+        self._leaving(dataset, [], withhold)
+
+    def withheld(self, dataset: Dataset, source: str, ranges: Sequence[Range], withhold: str) -> list[Range]:
+        rows = self._leaving(dataset, [Piece(source, each) for each in ranges], withhold)
+        with self._reader.reading(dataset):
+            found = rows.where(WITHHELD).select(SEQ).toArrow().column(SEQ).to_pylist()
+        return list(RangeSet.of(Range(seq - 1, seq) for seq in found).ranges)
+
+    def _leaving(
+        self, dataset: Dataset, pieces: Sequence[Piece], withhold: str | None, also: Sequence[str] = ()
+    ) -> DataFrame:
+        """The rows of the pieces, each with whether it stays. A column that the table does not have is null:
+        then the rule says what becomes of its rows. What else Spark cannot read is PolicyUnreadable."""
+        if withhold is None:
+            return self._reader.leaving(dataset, pieces, also=also)
+        flag = f"NOT coalesce(NOT ({withhold}), false) AS {WITHHELD}"
+        self._reader.leaving(dataset, [])  # the table is there: what Spark says from here on is of the rule
+        absent: list[str] = []
+        with self._reader.reading(dataset):
+            while True:
+                nulls = [f"NULL AS {name}" for name in absent]
+                try:
+                    rows = self._reader.leaving(dataset, pieces, also=[*also, *nulls, flag])
+                    kept = [name for name in map(quoted, rows.columns) if name not in absent]  # analysed here
+                    return rows.select(*kept)
+                except (AnalysisException, ParseException) as error:
+                    name = _lacking(error)
+                    if name is None or name in absent:
+                        raise PolicyUnreadable(dataset.name, withhold, _first_line(error)) from error
+                    absent.append(name)
+
+    def _in_driver(
+        self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
+    ) -> Carried:
+        ordered = rows.coalesce(1).sortWithinPartitions(SOURCE, SEQ)
+        table, counters = self._meter.counted(ordered, lambda found: found.toArrow())
+        shares = _shares(parts.values(), min(sink.parallel or _THREADS, len(parts)))
+        with ThreadPoolExecutor(len(shares)) as pool:
+            told = pool.map(lambda share: list(deliver(sink, shipment, share, _of(table, share))), shares)
+            return Carried(tuple(each for share in told for each in share), counters)
+
+    def _in_tasks(
+        self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
+    ) -> Carried:
+        tasks = min(slots(self._spark), sink.parallel or slots(self._spark))
+        task = task_sql(list(parts.values()), tasks, by_unit=not sink.is_ordered)
+        placed = rows.selectExpr("*", f"{task} AS {_TASK}").repartitionById(tasks, _TASK)
+        ordered = placed.drop(_TASK).sortWithinPartitions(SOURCE, SEQ)
+        told = ordered.mapInArrow(_hosted(sink, shipment, parts), _TOLD_SQL)
+        table, counters = self._meter.counted(told, lambda found: found.toArrow())
+        return Carried(tuple(_told_of(table)), counters)
+
+
+def _lacking(error: PySparkException) -> str | None:
+    """The column, quoted, that a predicate names and the table does not have; None if that is not it."""
+    if not (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+        return None
+    name: str = (error.getMessageParameters() or {}).get("objectName", "")
+    return name if _ONE_NAME.fullmatch(name) else None
+
+
+def _first_line(error: PySparkException) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def task_sql(parts: Sequence[Part], tasks: int, *, by_unit: bool) -> str:
+    """The task of a row, by arithmetic on its source and seq alone."""
+    if by_unit:  # the units of a strand go round the tasks
+        first = {part.source: index for index, part in enumerate(parts)}
+        since = {part.source: part.since for part in parts}
+        width = {part.source: part.limits.unit_rows for part in parts}
+        unit = f"({SEQ} - {_of_source(since)} - 1) div {_of_source(width)}"
+        return f"cast(pmod({_of_source(first)} + {unit}, {tasks}) AS int)"
+    chosen = {source: task for task, share in enumerate(_shares(parts, tasks)) for source in share}
+    return f"cast({_of_source(chosen)} AS int)"
+
+
+def _shares(parts: Iterable[Part], count: int) -> list[dict[str, Part]]:
+    """The parts by who delivers them: the largest first, each to the one with the least to do."""
+    load = [0] * count
+    shares: list[dict[str, Part]] = [{} for _ in range(count)]
+    for part in sorted(parts, key=lambda each: (-sum(map(len, each.ranges)), each.source)):
+        least = load.index(min(load))
+        shares[least][part.source] = part
+        load[least] += sum(map(len, part.ranges))
+    return shares
+
+
+def _of(table: pa.Table, share: Mapping[str, Part]) -> list[pa.RecordBatch]:
+    """The rows of these strands, in the order they have."""
+    mine = pc.is_in(table.column(SOURCE), pa.array(sorted(share), pa.string()))
+    found: list[pa.RecordBatch] = table.filter(mine).to_batches()
+    return found
+
+
+def _of_source(values: Mapping[str, int]) -> str:
+    pairs = ", ".join(f"{literal(source)}, {value}L" for source, value in values.items())
+    return f"map({pairs})[{SOURCE}]"
+
+
+def _hosted(
+    sink: Sink, shipment: Shipment, parts: Mapping[str, Part]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def host(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for told in deliver(sink, shipment, parts, batches):
+            yield _told_batch(told)
+
+    return host
+
+
+def _told_batch(told: Told) -> pa.RecordBatch:
+    outcome = told.outcome
+    row: dict[str, Any] = {name: getattr(outcome, name) for name in _TOLD.names[1:-1]}
+    row["source"] = told.source
+    row["withheld"] = orjson.dumps([[each.lo, each.hi] for each in told.withheld])
+    return pa.RecordBatch.from_pylist([row], schema=_TOLD)
+
+
+def _told_of(table: pa.Table) -> Iterator[Told]:
+    for row in table.to_pylist():
+        source = row.pop("source")
+        withheld = tuple(Range(lo, hi) for lo, hi in orjson.loads(row.pop("withheld")))
+        yield Told(source, Outcome(**row), withheld)

@@ -1,0 +1,348 @@
+"""A run of a sink, over the real store and a simulated table: what is owed, sent, recorded and left."""
+
+from typing import Any
+
+import pytest
+
+from strandline.dataset import Strand
+from strandline.delivery.desk import Sender
+from strandline.delivery.owed import Terms
+from strandline.delivery.policy import Rule
+from strandline.delivery.result import SyncResult
+from strandline.delivery.run import sync
+from strandline.ledger.entry import Entry, Raised, Released, Reserved, append_of
+from strandline.ledger.line import Line, sink_stream
+from strandline.persist import Append
+from strandline.pipeline.append import append
+from strandline.pipeline.flush import flush
+from strandline.pipeline.lease import LeaseHeld, take_lease
+from strandline.pipeline.site import Site
+from strandline.sinks.sink import Outcome, Patience, Sink
+from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink, TableCourier
+from tests.pipeline.simulation import DATASET, TableRow, World
+
+TERMS = Terms("centre")
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(0)
+    made.is_calm = True
+    return made
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return world.site()
+
+
+@pytest.fixture
+def server(world: World) -> Server:
+    return Server(world)
+
+
+def land(site: Site, world: World, first: int, last: int, source: str = "web-1") -> None:
+    append(site, DATASET, [{"key": str(number)} for number in range(first, last + 1)], source=source)
+    flush(site, world.table, DATASET)
+
+
+def run(
+    site: Site,
+    sink: Sink,
+    terms: Terms = TERMS,
+    *,
+    rules: tuple[Rule, ...] = (),
+    courier: TableCourier | None = None,
+    is_command: bool = False,
+) -> SyncResult:
+    world: World = site.clock.world  # type: ignore[attr-defined]
+    sender = Sender("origin", "edge", lambda name: name, rules)
+    made = courier or TableCourier(world)
+    return sync(site, lambda: made, sink, terms, sender, is_command=is_command)
+
+
+def line(site: Site, source: str = "web-1", instance: str = "centre") -> Line:
+    return site.standing.lines().line(instance, Strand(DATASET, source))
+
+
+def keys(server: Server) -> list[str]:
+    return [key for _, key in server.rows]
+
+
+def numbers(first: int, last: int) -> list[str]:
+    return [str(number) for number in range(first, last + 1)]
+
+
+def test_what_is_new_is_delivered_in_order_and_then_nothing(world: World, site: Site, server: Server) -> None:
+    """L-WM-3, L-DRV-7, F-38."""
+    land(site, world, 1, 12)
+    result = run(site, ServerSink(server))
+    assert (result.status, result.rows, result.units) == ("exported", 12, 3)
+    assert keys(server) == numbers(1, 12)
+    assert line(site).mark == 12
+
+
+def test_an_idle_run_reads_the_store_and_nothing_else(world: World, site: Site, server: Server) -> None:
+    """L-COST-1, L-FWD-16: no job, no request, no write, no lease."""
+    land(site, world, 1, 12)
+    run(site, ServerSink(server))
+    posted, written = len(server.requests), world.counts["commit"]
+    courier = TableCourier(world)
+    result = run(site, ServerSink(server), courier=courier)
+    assert result.status == "idle"
+    assert (courier.jobs, len(server.requests), world.counts["commit"]) == (0, posted, written)
+    assert (result.control_writes, result.requests) == (0, 0)
+
+
+def test_nothing_is_delivered_that_is_not_visible(world: World, site: Site, server: Server) -> None:
+    """L-SEQ-7: rows in the spool are not owed yet."""
+    append(site, DATASET, [{"key": "1"}], source="web-1")
+    assert run(site, ServerSink(server)).status == "idle"
+
+
+def test_a_lost_answer_is_learnt_from_the_server_and_new_rows_wait_for_the_next_intent(
+    world: World, site: Site, server: Server
+) -> None:
+    """F-12, L-WM-7, L-WM-8, L-WM-10: the range of an open intent does not grow."""
+    land(site, world, 1, 7)
+    sink = ServerSink(server, patient=Patience(inline_wait_s=0))
+    lost = Outcome(0, 0, "failed", kind="timeout")
+    server.answers = [None, lost]
+    first = run(site, sink)
+    assert first.status == "partial"
+    unit = server.requests[1]
+    server.store(unit.unit, unit.keys, unit.unit.lo, unit.unit.hi)  # it had arrived all the same
+    land(site, world, 8, 9)
+    world.now_us += 400_000_000
+    assert run(site, sink).status == "exported"
+    assert keys(server) == numbers(1, 9)
+    assert [(each.unit.lo, each.unit.hi) for each in server.requests] == [(0, 5), (5, 7), (7, 9)]
+
+
+def test_after_a_failure_only_what_is_left_is_sent_again(world: World, site: Site, server: Server) -> None:
+    """F-11, L-FWD-7: 50 units, the 40th fails, 11 are left."""
+    land(site, world, 1, 250)
+    server.answers = [*[None] * 39, Outcome(0, 0, "failed", kind="timeout")]
+    sink = ServerSink(server, patient=Patience(inline_wait_s=0))
+    assert run(site, sink).status == "partial"
+    assert len(server.requests) == 40
+    world.now_us += 400_000_000
+    run(site, sink)
+    assert len(server.requests) == 51
+    assert keys(server) == numbers(1, 250)
+
+
+def test_back_off_outlives_the_process(world: World, site: Site, server: Server) -> None:
+    """L-DRV-8, L-FWD-9, F-30: a pause of an hour is one request, however often it is tried."""
+    land(site, world, 1, 3)
+    server.answers = [Outcome(0, 0, "pace", kind="busy", wait_s=3600.0)]
+    for _ in range(10):
+        result = run(world.site(), ServerSink(server), is_command=True)
+        assert result.status == "failed"
+        world.now_us += 60_000_000
+    assert len(server.requests) == 1
+    world.now_us += 3600_000_000
+    assert run(world.site(), ServerSink(server)).status == "exported"
+
+
+def test_a_short_pause_is_waited_for_in_the_run(world: World, site: Site, server: Server) -> None:
+    """L-FWD-9, L-FWD-10: no pause is ever zero; without a number it is 30, 60, 120 s."""
+    land(site, world, 1, 3)
+    server.answers = [Outcome(0, 0, "pace", wait_s=0.0), Outcome(0, 0, "pace")]
+    began = world.now_us
+    assert run(site, ServerSink(server)).status == "exported"
+    assert world.now_us - began >= 90_000_000
+    assert len(server.requests) == 3
+
+
+def test_refused_rows_become_dead_letters_and_the_rest_flows(
+    world: World, site: Site, server: Server
+) -> None:
+    """F-28, L-FWD-13, L-FWD-14."""
+    land(site, world, 1, 12)
+    server.answers = [None, *[Outcome(0, 0, "poison", kind="bad_request", http_status=400)] * 3]
+    result = run(site, ServerSink(server))
+    assert (result.status, result.dead_letters, result.rows) == ("exported", 1, 7)
+    assert keys(server) == [*numbers(1, 5), *numbers(11, 12)]
+    assert line(site).mark == 12
+    (letter,) = line(site).letters
+    event = site.b.event_at(sink_stream("centre", DATASET, "web-1"), letter)
+    assert event is not None
+    data: Any = event.data
+    assert (data["lo"], data["hi"], data["rows"], data["http_status"]) == (5, 10, 5, 400)
+    body = site.content.get(data["body"].cid)
+    assert body == b"".join(b'{"key":"%d"}\n' % number for number in range(6, 11))
+
+
+def test_a_sink_that_holds_on_poison_stops_there(world: World, site: Site, server: Server) -> None:
+    """L-FWD-13: on_poison = "hold"."""
+    land(site, world, 1, 3)
+    server.answers = [Outcome(0, 0, "poison", kind="bad_request")] * 3
+    sink = ServerSink(server, patient=Patience(on_poison="hold"))
+    assert run(site, sink).status == "held"
+    assert run(site, sink).status == "held"
+    assert len(server.requests) == 3
+    assert run(site, sink, is_command=True).status == "exported"
+
+
+def test_strands_fail_independently(world: World, site: Site, server: Server) -> None:
+    """L-DRV-4."""
+    land(site, world, 1, 3, "web-1")
+    land(site, world, 4, 6, "web-2")
+    server.answers = [Outcome(0, 0, "held", kind="dataset_unknown")]
+    result = run(site, ServerSink(server))
+    assert (result.status, keys(server)) == ("partial", numbers(4, 6))
+    assert [each.source for each in result.troubles] == ["web-1"]
+
+
+def test_a_denied_request_is_repeated_once_with_the_credential_read_anew(
+    world: World, site: Site, server: Server
+) -> None:
+    """L-FWD-8."""
+    land(site, world, 1, 3)
+    server.answers = [Outcome(0, 0, "denied", kind="unauthorized")]
+    assert run(site, ServerSink(server)).status == "exported"
+    land(site, world, 4, 6)
+    server.answers = [Outcome(0, 0, "denied", kind="unauthorized")] * 2
+    result = run(site, ServerSink(server, patient=Patience(inline_wait_s=0)))
+    assert (result.status, result.troubles[0].kind) == ("failed", "auth_failed")
+    assert keys(server) == numbers(1, 3)
+
+
+def test_two_instances_keep_their_own_lines(world: World, site: Site, server: Server) -> None:
+    """F-15, L-WM-4: the failing one gets every row later."""
+    other = Server(world)
+    land(site, world, 1, 3)
+    other.answers = [Outcome(0, 0, "failed", kind="timeout")]
+    impatient = Patience(inline_wait_s=0)
+    run(site, ServerSink(server), Terms("one"))
+    run(site, ServerSink(other, patient=impatient), Terms("two"))
+    land(site, world, 4, 6)
+    world.now_us += 10_000_000
+    run(site, ServerSink(server), Terms("one"))
+    run(site, ServerSink(other, patient=impatient), Terms("two"))
+    assert keys(server) == keys(other) == numbers(1, 6)
+
+
+def test_one_run_of_an_instance_at_a_time(world: World, site: Site, server: Server) -> None:
+    """L-DRV-2, F-31."""
+    land(site, world, 1, 3)
+    take_lease(site.b, site.clock, "sink/centre")
+    with pytest.raises(LeaseHeld):
+        run(world.site(), ServerSink(server))
+    assert server.requests == []
+
+
+def test_a_backlog_drains_as_a_series_of_intents(world: World, site: Site, server: Server) -> None:
+    """L-WM-9."""
+    land(site, world, 1, 25)
+    assert run(site, ServerSink(server), Terms("centre", max_intent_rows=10)).status == "exported"
+    stream = sink_stream("centre", DATASET, "web-1")
+    events = list(site.b.read_range(stream, 1, 100, limit=100))
+    intents = [(each.data["lo"], each.data["hi"]) for each in events if each.type == "intended"]
+    assert intents == [(0, 10), (10, 20), (20, 25)]
+
+
+def test_rows_of_numbers_that_were_raised_over_are_delivered(
+    world: World, site: Site, server: Server
+) -> None:
+    """L-SEQ-9, G-1: a store that was behind its table does not know these rows, and the table has them."""
+    land(site, world, 1, 3)
+    run(site, ServerSink(server))
+    ledger = Strand(DATASET, "web-1").ledger
+    site.b.commit([], [append_of(ledger, Raised(3, 6, "the table has them"), 1)])
+    world.table.published[0].rows.append(TableRow("web-1", 5, 1, 0, "5"))
+    assert run(site, ServerSink(server)).status == "exported"
+    assert keys(server) == [*numbers(1, 3), "5"]
+    assert line(site).mark == 6
+
+
+def test_a_gap_is_passed_without_a_job(world: World, site: Site, server: Server) -> None:
+    """L-WM-9: what was released has no row."""
+    land(site, world, 1, 3)
+    run(site, ServerSink(server))
+    ledger, at = Strand(DATASET, "web-1").ledger, 1
+    gap: list[Entry] = [Reserved("l", 9, "id", 1, 3, 8), Released("l", 9, 3, 8)]
+    site.b.commit([], [append_of(ledger, each, at) for each in gap])
+    courier = TableCourier(world)
+    assert run(site, ServerSink(server), courier=courier).status == "exported"
+    assert (courier.jobs, line(site).mark) == (0, 8)
+
+
+def test_start_now_means_v_when_the_instance_was_first_seen(world: World, site: Site, server: Server) -> None:
+    """L-WM-6: a strand that is born later is delivered whole."""
+    land(site, world, 1, 3, "web-1")
+    terms = Terms("centre", start="now")
+    assert run(site, ServerSink(server), terms).status == "idle"
+    land(site, world, 4, 6, "web-1")
+    land(site, world, 7, 9, "web-2")
+    run(site, ServerSink(server), terms)
+    assert sorted(keys(server)) == numbers(4, 9)
+
+
+def test_another_destination_under_the_same_name_is_not_sent_to(
+    world: World, site: Site, server: Server
+) -> None:
+    """L-WM-5."""
+    land(site, world, 1, 3)
+    run(site, ServerSink(server))
+    land(site, world, 4, 6)
+    with pytest.raises(Exception, match="delivered to server and is now configured for elsewhere"):
+        run(site, ServerSink(server, place="elsewhere"))
+    assert keys(server) == numbers(1, 3)
+
+
+def test_a_damaged_stream_holds_its_strand_and_no_other(world: World, site: Site, server: Server) -> None:
+    """F-37, L-WM-12: it is never read as "nothing was sent"."""
+    land(site, world, 1, 3, "web-1")
+    land(site, world, 4, 6, "web-2")
+    run(site, ServerSink(server))
+    stream = sink_stream("centre", DATASET, "web-1")
+    site.b.commit([], [Append(stream, "delivered", 1, {"nonsense": True}, globally=True)])
+    land(site, world, 7, 9, "web-1")
+    land(site, world, 10, 12, "web-2")
+    for _ in range(3):
+        result = run(site, ServerSink(server), is_command=True)
+    assert [each.kind for each in result.troubles] == ["control_unreadable"]
+    assert sorted(keys(server), key=int) == [*numbers(1, 6), *numbers(10, 12)]
+
+
+def test_objects_are_named_by_the_intent_whatever_a_try_finds(world: World, site: Site) -> None:
+    """L-BLOB-2, L-WM-11: a unit that was emptied between two tries leaves its place empty."""
+    bucket = Bucket(world)
+    land(site, world, 1, 21)
+    gone = {str(number) for number in range(8, 15)}
+    snapshot = world.table.published[0]
+    snapshot.rows = [row for row in snapshot.rows if row.key not in gone]
+    assert run(site, BucketSink(bucket)).status == "exported"
+    assert list(bucket.objects) == [f"web-1/0/{lo:020}-{hi:020}" for lo, hi in ((0, 7), (14, 21))]
+    world.table.published[0].rows = []
+    land(site, world, 22, 23)
+    assert run(site, BucketSink(bucket)).status == "exported"
+    assert list(bucket.objects)[-1] == f"web-1/0/{21:020}-{23:020}"
+
+
+def test_withheld_rows_are_passed_and_remembered(world: World, site: Site, server: Server) -> None:
+    """L-POL-1, L-POL-2."""
+    land(site, world, 1, 12)
+    rules = (Rule(("logs",), "key LIKE '1%'"),)
+    result = run(site, ServerSink(server), rules=rules)
+    assert (result.status, result.rows, result.withheld) == ("exported", 8, 4)
+    assert keys(server) == numbers(2, 9)
+    found = line(site)
+    assert found.mark == 12
+    assert [(each.lo, each.hi) for each in found.withheld.ranges] == [(0, 1), (9, 12)]
+
+
+def test_what_is_kept_of_the_fold_is_what_the_whole_order_says(
+    world: World, site: Site, server: Server
+) -> None:
+    """L-CTL-6: a fresh process starts from the kept snapshot and knows the same."""
+    land(site, world, 1, 12)
+    server.answers = [None, Outcome(0, 0, "failed", kind="timeout")]
+    run(site, ServerSink(server, patient=Patience(inline_wait_s=0)), rules=(Rule(("*",), "key LIKE '1%'"),))
+    lines = site.standing.lines()
+    site.standing._keep()
+    fresh = world.site().standing
+    assert fresh.lines().data() == lines.data()
+    assert fresh.position() == site.standing.position()
