@@ -16,10 +16,12 @@ from typing import Any
 import click
 
 import strandline
+import strandline.node as node_module
 from strandline import errors, persist
 from strandline.cli import cli
+from strandline.delivery.front import Deliveries, SyncReport
+from strandline.delivery.result import SyncResult
 from strandline.lake.explain import ScanPlan
-from strandline.pipeline import node as node_module
 from strandline.pipeline.append import Receipt
 from strandline.pipeline.buffer import Ack, BufferedWriter
 from strandline.pipeline.flush import FlushReport, FlushResult
@@ -39,6 +41,9 @@ NODE_VALUES = (
     Scan,
     ScanPlan,
     QuarantineEntry,
+    SyncReport,
+    SyncResult,
+    Deliveries,
 )
 MADE = "<!-- made by tools/reference.py from the code: change that, then `make docs` -->"
 

@@ -18,9 +18,9 @@ from click.testing import CliRunner, Result
 
 from strandline.cli import cli
 from strandline.cli.home import note_holder
+from strandline.node import open_node
 from strandline.pipeline.config import load_config
 from strandline.pipeline.lease import take_lease
-from strandline.pipeline.node import open_node
 from strandline.pipeline.token import Token
 from tests.cli.terminal import on_terminal
 
@@ -355,7 +355,7 @@ def test_a_read_of_nothing_visible_gives_a_token_and_the_age(home: Path) -> None
     assert "note: 1 rows are not flushed, and nothing has landed yet; --refresh always" in told.stderr
     assert re.search(r"^token: slc1\.", told.stderr, re.MULTILINE)
     assert end["end"]["rows"] == 0
-    assert end["end"]["pending_rows"] == 1
+    assert (end["end"]["pending_rows"], end["end"]["age_s"]) == (1, None)
     with open_node(home) as node:
         assert end["end"]["token"] == Token(node.origin, "events", None, 0).text()
 
@@ -422,6 +422,28 @@ def test_spool_check_finds_damage_and_changes_nothing(home: Path) -> None:  # L-
     assert found[good["segment"]] is None
     assert found[bad["segment"]]
     assert pending(home, "events") == {"a": 1, "b": 1}
+
+
+def test_spool_check_goes_on_where_storage_does_not_answer(home: Path) -> None:  # L-SPOOL-7, L-SPOOL-10
+    (down,) = objects(run(home, "append", "events", "--json", stdin='{"n": 1, "source": "a"}\n{"n": 2}'))
+    (bad,) = objects(run(home, "append", "events", "--source", "z", "--json", stdin='{"n": 3}'))
+    unreadable = segment_file(home, down["segment"])
+    unreadable.unlink()
+    unreadable.mkdir()
+    segment_file(home, bad["segment"]).write_bytes(b"torn")
+
+    done = run(home, "spool", "check", expect=1)
+    found = objects(run(home, "spool", "check", "--json", expect=1))
+
+    assert done.stdout.startswith(f"events/z  1-1  {bad['segment']}  ")
+    warned = [line for line in done.stderr.splitlines() if line.startswith("warning: unavailable: events/")]
+    assert len(warned) == 2
+    assert "3 ranges checked, 1 damaged, 2 not read" in done.stderr
+    assert [(each["source"], bool(each["fault"]), bool(each["unread"])) for each in found] == [
+        ("a", False, True),
+        ("unknown", False, True),
+        ("z", True, False),
+    ]
 
 
 def test_only_a_segment_that_is_held_can_be_given_up(home: Path) -> None:  # L-SPOOL-13

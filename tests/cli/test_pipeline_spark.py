@@ -1,6 +1,7 @@
 """The commands that land and read rows, over a real Spark and real tables."""
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -14,8 +15,8 @@ from click.testing import CliRunner, Result
 from strandline.cli import cli
 from strandline.lake.conf import catalog_conf
 from strandline.lake.connect import CONNECT_MODE
+from strandline.node import Node
 from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.node import Node
 from tests.cli.terminal import on_terminal
 from tests.spark_sessions import ConnectServer
 
@@ -204,7 +205,23 @@ def test_sql_sees_datasets_as_tables(home: Path) -> None:  # L-CLI-1, L-STAMP-9
 
     assert total.stdout.split() == ["TOTAL", "6"]
     assert all(row["row"].keys() == {"n", "source"} for row in rows)
-    assert end == {"end": {"rows": 2}}
+    assert end == {"end": {"rows": 2, "datasets": {DATASET: {"pending_rows": 0, "age_s": 0}}}}
+
+
+def test_reads_and_queries_tell_the_age_of_the_data(home: Path) -> None:  # L-READ-13
+    append(home, DATASET, {"n": 1})
+    run(home, "flush", DATASET)
+    append(home, DATASET, {"n": 2}, {"n": 3})
+
+    read = run(home, "read", DATASET)
+    query = run(home, "sql", f"SELECT n FROM {DATASET}")
+    *_, end = objects(run(home, "sql", f"SELECT n FROM {DATASET}", "--json"))
+
+    told = r"2 rows are not flushed, and the data is \d+ s old; --refresh always flushes first"
+    assert re.search(f"^note: {told}$", read.stderr, re.MULTILINE)
+    assert re.search(f"^note: {DATASET}: {told}$", query.stderr, re.MULTILINE)
+    assert end["end"]["datasets"][DATASET]["pending_rows"] == 2
+    assert 0 <= end["end"]["datasets"][DATASET]["age_s"] < 120
 
 
 @pytest.mark.parametrize(
@@ -275,8 +292,9 @@ def test_a_damaged_segment_is_held_until_it_is_given_up(home: Path) -> None:  # 
 
     assert f"strandline flush {DATASET}: held: 2 rows of 1 strands" in held.stderr
     assert [hold["segment"] for each in listed for hold in each["held"]] == [bad["segment"]]
-    assert counted.stdout == "2 rows would be given up\n"
-    assert "Give up 2 rows" in refused.stderr
+    assert counted.stdout.splitlines()[1].split() == ["a", "1-2", "2"]
+    assert f"2 rows of {DATASET} in segment {bad['segment']} would be given up" in counted.stderr
+    assert f"Give up 2 rows of '{DATASET}' (a 1-2) in segment {bad['segment']}" in refused.stderr
     assert [row["n"] for row in objects(run(home, "read", DATASET, "--format", "jsonl"))] == [4]
 
     (lost,) = objects(run(home, "spool", "lost", bad["segment"], "--yes", "--json"))

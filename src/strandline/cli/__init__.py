@@ -10,16 +10,24 @@ cli = Root(
         "conformance": Subcommand(
             "strandline.cli.conformance:conformance", "Certify that a store keeps its promises."
         ),
+        "dlq": Subcommand("strandline.cli.dlq:dlq", "Rows that a destination refused."),
         "flush": Subcommand("strandline.cli.flush:flush_", "Land what is pending in the tables."),
         "import": Subcommand(
             "strandline.cli.import_:import_", "Bring in rows that were never numbered, once."
         ),
         "init": Subcommand("strandline.cli.init:init_", "Make a node in a folder."),
         "load": Subcommand("strandline.cli.load:load_", "Land files or tables of any size through Spark."),
+        "maintain": Subcommand(
+            "strandline.cli.maintain:maintain_", "Re-point a moved warehouse; confirm a restore."
+        ),
         "persist": Subcommand("strandline.cli.persist:persist", "Use and look after an event store."),
+        "prove": Subcommand("strandline.cli.prove:prove_", "Check that each row arrived, and once."),
         "read": Subcommand("strandline.cli.read:read_", "Print the rows of a dataset in order."),
+        "server": Subcommand("strandline.cli.server:server", "Take rows of other nodes in over HTTP."),
+        "sink": Subcommand("strandline.cli.sink:sink", "Where rows go, and how far they are."),
         "spool": Subcommand("strandline.cli.spool:spool", "Rows that have not landed yet, and bad rows."),
         "sql": Subcommand("strandline.cli.sql:sql_", "Print what a query over the datasets gives."),
+        "sync": Subcommand("strandline.cli.sync:sync_", "Deliver what sinks are owed, now."),
     },
 )
 

@@ -22,8 +22,8 @@ from strandline.errors import OutcomeUnknown, StrandlineError
 from strandline.ranges import RangeSet
 
 if TYPE_CHECKING:
+    from strandline.node import Node
     from strandline.pipeline.append import OnBad, Receipt
-    from strandline.pipeline.node import Node
 
 _SHOWN: Final = 20
 

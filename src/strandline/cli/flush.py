@@ -12,8 +12,8 @@ from strandline.errors import StrandlineError
 from strandline.ranges import Range
 
 if TYPE_CHECKING:
+    from strandline.node import Node
     from strandline.pipeline.flush import FlushReport, FlushResult
-    from strandline.pipeline.node import Node
 
 _PATH = "strandline flush"
 _HELD = 3
@@ -28,8 +28,8 @@ def flush_(home: Home, as_json: bool, dataset: str | None) -> int:
     Spark is started only if something is pending. One dataset that fails stops no other. Ends with 3 if rows
     are held back by a damaged segment: `strandline spool check` looks at it.
 
-    With --json one object a dataset: dataset, rows, flushes (number, rows, bytes, files, ms, duplicates,
-    dropped, settle_failure, resumed, ranges by source), held (ranges by source), landed_loads and
+    With --json one object a dataset: dataset, rows, flushes (number, reason, rows, bytes, files, ms,
+    duplicates, dropped, settle_failure, resumed, ranges by source), held (ranges by source), landed_loads and
     released_loads (of processes that died); or dataset, error. Ranges are [lo, hi], without lo.
     """
     with home.node() as node:

@@ -16,7 +16,7 @@ from strandline.pipeline.lease import holder_of
 from strandline.pipeline.site import Site, open_site
 
 if TYPE_CHECKING:
-    from strandline.pipeline.node import Node
+    from strandline.node import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Home:
     @contextmanager
     def node(self) -> "Iterator[Node]":
         """With every verb. Spark is started by the first that needs it, and says so on a terminal."""
-        from strandline.pipeline.node import Node
+        from strandline.node import Node
 
         tell = _tell if sys.stderr.isatty() else None
         with _warnings_as_notes(), Node(self.config(), tell=tell) as opened:

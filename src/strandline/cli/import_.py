@@ -18,8 +18,10 @@ def import_(
 ) -> None:
     """Bring the rows of a Parquet FOLDER, or with --iceberg of an Iceberg TABLE, into DATASET.
 
-    They are numbered and stamped like any other row. What was imported before, the same files or the same
-    snapshot, is not imported again; an import that was interrupted is finished by a repeat.
+    They are numbered and stamped like any other row. Nothing is imported twice: of a folder a repeat brings
+    the files that are new, and an import that was interrupted is finished by it. Files are known by the last
+    part of the folder's name and their paths inside it, so a copy of the folder is the same folder. A file,
+    or a table, that has changed since it was imported is refused, and nothing is imported then.
 
     With --json: as load.
     """

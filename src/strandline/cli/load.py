@@ -9,7 +9,8 @@ from strandline.cli.group import command
 from strandline.cli.home import Home, home_options
 from strandline.cli.output import print_facts, print_json
 from strandline.errors import UsageError
-from strandline.pipeline.config_file import is_reference, is_secret_name, look_up
+from strandline.pipeline.config_file import is_secret_name, look_up
+from strandline.secret import is_reference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,8 +58,9 @@ def load_(
     has a header unless --option header=false says otherwise. A secret among the options is given as env:NAME
     or file:PATH.
 
-    An interrupted load is finished by the next flush or load of the dataset. Repeat it with a --request-id,
-    else its rows are loaded twice.
+    An interrupted load is finished by the next flush or load of the dataset. Repeat it with its --request-id,
+    else its rows are loaded twice; the same id with other columns, another source or another number of rows
+    is refused.
 
     With --json: dataset, load, number, rows, bytes, files, duplicates, repeat, ranges ([lo, hi] by source).
     """

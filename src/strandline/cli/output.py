@@ -111,6 +111,10 @@ class Progress:
         if self._status is not None and self.count % 1000 == 0:
             self._status.update(f"{self._what}: {self.count:,}")
 
+    def show(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(f"{self._what}: {text}")
+
 
 def _line(event: Event) -> str:
     return f"{event.seq:>8}  {_cell(event.at)}  {shown(event.type)}  {json_text(event.data)}"

@@ -11,7 +11,7 @@ from strandline.cli.output import print_json, print_table, shown
 from strandline.cli.row_output import plain
 from strandline.cli.spool import at_text, datasets_of
 from strandline.errors import StrandlineError, UsageError
-from strandline.pipeline.quarantine import QuarantineEntry, entries, entry_named, rows_of
+from strandline.pipeline.quarantine import QuarantineEntry, entries, entry_named, refused_of
 
 
 @command("list")
@@ -45,13 +45,11 @@ def list_(home: Home, as_json: bool, dataset: str | None) -> None:
 def show_(home: Home, as_json: bool, dataset: str, entry: int) -> None:
     """Print the rows of ENTRY as JSON lines; the reasons go to stderr, in the same order.
 
-    With --json each line is {"row": …, "reason": …}; reasons are kept of the first 100.
+    With --json each line is {"row": …, "reason": …}.
     """
     with home.site() as site:
-        found = entry_named(site.b, dataset, entry)
-        rows = rows_of(site.content, found)
-    for place, row in enumerate(rows):
-        reason = found.reasons[place] if place < len(found.reasons) else None
+        found = refused_of(site.content, entry_named(site.b, dataset, entry))
+    for row, reason in found:
         print_json({"row": plain(row), "reason": reason} if as_json else plain(row))
         if reason is not None and not as_json:
             click.echo(shown(reason), err=True)

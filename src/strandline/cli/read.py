@@ -14,8 +14,9 @@ from strandline.dataset import SOURCE, Dataset
 from strandline.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.pipeline.node import Node, Refresh
+    from strandline.node import Node, Refresh
     from strandline.pipeline.read import Scan
+    from strandline.pipeline.visible import DataAge
 
 PAGE_ROWS: Final = 50_000
 
@@ -61,7 +62,8 @@ def read_(
     sources stands between flushes; where --limit ends inside a flush, its rows come again after it.
 
     With --json each row is a line {"row": …}, and the last line is {"end": {"token", "rows", "clamped",
-    "pending_rows", "age_s"}}: what has not landed yet is not read, and the data is so old. With --explain:
+    "pending_rows", "age_s"}}: what has not landed yet is not read, and the data is so old (null: no flush has
+    landed any). With --explain:
     snapshot, files_considered, files_pruned, files_opened, delete_files, bytes, rows_at_most.
     """
     with home.node() as node:
@@ -92,7 +94,7 @@ def read_(
         ) as output:
             for page in reading.pages():
                 output.write(page)
-        _tell_end(node, dataset, reading, scan, as_json)
+        _tell_end(reading, scan, as_json)
 
 
 class _Reading:
@@ -143,17 +145,17 @@ def _schema(dataset: Dataset, names: Sequence[str]) -> Any:
     return pa.schema([whole.field(name) for name in names])
 
 
-def _tell_end(node: "Node", dataset: str, reading: _Reading, scan: "Scan", as_json: bool) -> None:
-    pending = sum(each.pending_rows for each in node.site.standing.pending(dataset).values())
-    flushed_at = node.site.standing.numbers(dataset).flushed_at
-    age_s = (node.site.clock.now_us() - flushed_at) // 1_000_000 if pending and flushed_at else 0
+def age_facts(age: "DataAge") -> dict[str, Any]:
+    return {"pending_rows": age.pending_rows, "age_s": None if age.age_s is None else int(age.age_s)}
+
+
+def _tell_end(reading: _Reading, scan: "Scan", as_json: bool) -> None:
     if as_json:
         end = {"token": reading.token, "rows": reading.rows, "clamped": scan.is_clamped}
-        print_json({"end": {**end, "pending_rows": pending, "age_s": age_s}})
+        print_json({"end": {**end, **age_facts(scan.age)}})
         return
-    if pending:
-        age = f"the data is {age_s:,} s old" if flushed_at else "nothing has landed yet"
-        note(f"{pending:,} rows are not flushed, and {age}; --refresh always flushes first")
+    if scan.age.pending_rows:
+        note(f"{scan.age}; --refresh always flushes first")
     if scan.is_clamped:
         note("--until is past what is visible; the read ends where that ends")
     if reading.is_inside:

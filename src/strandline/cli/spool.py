@@ -120,38 +120,39 @@ def _facts(site: Site, dataset: str, source: str, tally: Tally) -> dict[str, Any
 @click.argument("dataset", required=False)
 @home_options
 def check_(home: Home, as_json: bool, dataset: str | None) -> int:
-    """Look into every pending segment of DATASET, or of all; ends with 1 if one is damaged or missing.
+    """Look into every pending segment of DATASET, or of all; ends with 1 if one is damaged, missing, or could
+    not be read now.
 
-    It only reads, and a segment that lands meanwhile is not missed. With --json one object a range: dataset,
-    source, segment, lo, hi, bytes, at, hold, fault.
+    It only reads, and what lands meanwhile is left out. With --json one object a range: dataset, source,
+    segment, lo, hi, bytes, at, hold, fault, unread.
     """
     from strandline.pipeline.spool import spool_lines
 
-    checked, faulty = 0, 0
+    checked, faulty, unread = 0, 0, 0
     with home.site() as site, progress("checking segments") as shown:
         for name in datasets_of(site, dataset):
             for line in spool_lines(site, name, check=True):
                 checked += 1
                 shown.step()
-                is_faulty = line.fault is not None and _is_pending(site, line)
-                faulty += is_faulty
+                faulty += line.fault is not None
+                unread += line.unread is not None
                 if as_json:
                     print_json(_line_facts(line))
-                elif is_faulty:
-                    seqs = f"{line.lo + 1}-{line.hi}"
-                    click.echo(f"{line.dataset}/{line.source}  {seqs}  {line.segment}  {line.fault}")
-    click.echo(f"{checked:,} ranges checked, {faulty:,} damaged", err=True)
+                elif line.fault is not None:
+                    click.echo(f"{_place(line)}  {line.fault}")
+                if line.unread is not None:
+                    click.echo(f"warning: {line.unread.kind}: {_place(line)}: {line.unread}", err=True)
+    untold = f", {unread:,} not read" if unread else ""
+    click.echo(f"{checked:,} ranges checked, {faulty:,} damaged{untold}", err=True)
     if faulty:
         note("put segments back from a copy; `strandline spool lost SEGMENT` gives up the rows of one")
-    return 1 if faulty else 0
+    if unread:
+        note("what could not be read is no damage: check again when the storage answers")
+    return 1 if faulty or unread else 0
 
 
-def _is_pending(site: Site, line: "SpoolLine") -> bool:
-    """A segment that landed while it was looked at may be gone, rightly."""
-    from strandline.ranges import Range
-
-    tally = site.standing.tally(Strand(line.dataset, line.source))
-    return not tally.settled.covers(Range(line.lo, line.hi))
+def _place(line: "SpoolLine") -> str:
+    return f"{line.dataset}/{line.source}  {line.lo + 1}-{line.hi}  {line.segment}"
 
 
 def _line_facts(line: "SpoolLine") -> dict[str, Any]:
@@ -165,6 +166,7 @@ def _line_facts(line: "SpoolLine") -> dict[str, Any]:
         "at": line.at,
         "hold": line.hold,
         "fault": line.fault,
+        "unread": None if line.unread is None else str(line.unread),
     }
 
 
@@ -184,7 +186,9 @@ def lost_(home: Home, as_json: bool, segment: str, reason: str, dry_run: bool, y
         dataset, cid, ranges = _held(site, segment)
         rows = sum(hi - lo for lo, hi in ranges.values())
         if not dry_run:
-            if not confirmed(f"Give up {rows:,} rows of {dataset!r} in segment {cid} for good?", yes=yes):
+            told = ", ".join(f"{source} {lo + 1}-{hi}" for source, (lo, hi) in sorted(ranges.items()))
+            question = f"Give up {rows:,} rows of {dataset!r} ({told}) in segment {cid} for good?"
+            if not confirmed(question, yes=yes):
                 return 1
             from strandline.pipeline.spool import declare_lost
 
@@ -194,8 +198,14 @@ def lost_(home: Home, as_json: bool, segment: str, reason: str, dry_run: bool, y
     if as_json:
         facts = {"segment": cid, "dataset": dataset, "rows": rows, "dry_run": dry_run}
         print_json({**facts, "ranges": {source: list(each) for source, each in ranges.items()}})
-    else:
-        click.echo(f"{rows:,} rows {'would be ' if dry_run else ''}given up")
+        return 0
+    lines = [(source, f"{lo + 1}-{hi}", hi - lo) for source, (lo, hi) in sorted(ranges.items())]
+    print_table(("SOURCE", "SEQS", "ROWS"), lines)
+    click.echo(
+        f"{rows:,} rows of {dataset} in segment {cid} {'would be ' if dry_run else ''}given up", err=True
+    )
+    if not dry_run:
+        note(f"`strandline flush {dataset}` lands what waited behind them")
     return 0
 
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from strandline.cli.group import command
-from strandline.cli.home import Home, home_options
+from strandline.cli.home import Home, home_options, note
 from strandline.cli.output import print_json
-from strandline.cli.read import refresh_option
+from strandline.cli.read import age_facts, refresh_option
 from strandline.cli.row_output import Row, format_options, row_output
 from strandline.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.pipeline.node import Node, Refresh
+    from strandline.node import Node, Refresh
 
 PAGE_ROWS: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,11 +46,13 @@ def sql_(
 
     For example: strandline sql 'SELECT source, count(*) FROM logs GROUP BY source'
 
-    With --json each row is a line {"row": …}, and the last line is {"end": {"rows"}}.
+    With --json each row is a line {"row": …}, and the last line is {"end": {"rows", "datasets"}}; what has
+    not landed yet of each dataset is not read, so it has pending_rows and age_s, as with `strandline read`.
     """
     text = sys.stdin.read() if query == "-" else query
     with home.node() as node:
         found = _asked(node, text, refresh)
+        ages = {dataset: node.age(dataset) for dataset in node.named_in(text)}
         names = found.columns
         _check_names(names)
         given = found if limit is None else found.limit(limit)
@@ -60,7 +62,12 @@ def sql_(
                 output.write(page)
                 rows += len(page)
     if as_json:
-        print_json({"end": {"rows": rows}})
+        told = {dataset: age_facts(age) for dataset, age in ages.items()}
+        print_json({"end": {"rows": rows, "datasets": told}})
+        return
+    for dataset, age in ages.items():
+        if age.pending_rows:
+            note(f"{dataset}: {age}; --refresh always flushes first")
 
 
 def _asked(node: "Node", text: str, refresh: "Refresh") -> "DataFrame":
