@@ -27,8 +27,8 @@ from strandline.lake.conf import catalog_conf
 from strandline.lake.connect import CONNECT_MODE
 from strandline.lake.iceberg import TableMissing
 from strandline.lake.settings import LakeSettings
+from strandline.node import Node, open_node
 from strandline.persist import read
-from strandline.pipeline.node import Node, open_node
 from strandline.pipeline.visible import visible
 from strandline.ranges import Range
 from tests.crash.pipeline_child import Ahead, frame, pairs
@@ -407,7 +407,7 @@ class Case:
         """The node in this process, at a time when the leases of those before have ended."""
         self.ahead_s += LEASE_S if is_later else 0
         with open_node(self.home, clock=Ahead(self.ahead_s)) as node:
-            node.spark = self.session
+            node._session = self.session
             try:
                 yield node
             finally:
@@ -465,7 +465,7 @@ _ended: Final[list[Any]] = []
 def end_sessions(node: Node) -> None:
     """Those that a node made for its stages: if they were open still, this process would look for the server
     when it ends."""
-    while "tables" in vars(node) and node.tables._idle:
+    while node._tables is not None and node.tables._idle:
         session: Any = node.tables._idle.pop()
         session.client.release_session()  # as `stop` does, which a clone has not got
         session.client.close()

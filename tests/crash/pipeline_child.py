@@ -21,7 +21,7 @@ from strandline.clock import SystemClock
 from strandline.errors import StrandlineError
 
 if TYPE_CHECKING:
-    from strandline.pipeline.node import Node
+    from strandline.node import Node
 
 POLL_S = 0.05
 
@@ -53,6 +53,11 @@ def flush(node: "Node", *, dataset: str) -> Iterator[Any]:
         "landed": list(report.landed_loads),
         "released": list(report.released_loads),
     }
+
+
+def sync(node: "Node", *, name: str) -> Iterator[Any]:
+    result = node.deliveries.sync(name)
+    yield {"sink": name, "status": result.status, "rows": result.rows}
 
 
 def append_many(
@@ -108,6 +113,7 @@ ACTS: dict[str, Callable[..., Iterator[Any]]] = {
     "append": append,
     "load": load,
     "flush": flush,
+    "sync": sync,
     "append_many": append_many,
     "flush_until": flush_until,
     "load_some": load_some,
@@ -149,7 +155,7 @@ def main() -> None:
     told = json.loads(sys.stdin.readline())
     os.environ["STRANDLINE_FAILPOINT"] = told["failpoint"]
 
-    from strandline.pipeline.node import open_node
+    from strandline.node import open_node
 
     with open_node(home, clock=Ahead(told["ahead_s"])) as node:
         say({"ready": os.getpid()})

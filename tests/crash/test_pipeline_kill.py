@@ -14,7 +14,7 @@ import pytest
 from strandline import objects, pipeline
 from strandline.dataset import Strand
 from strandline.lake.schema import TableUnavailable
-from strandline.pipeline.node import Node
+from strandline.node import Node
 from strandline.pipeline.plan import LoadPlan, open_plan
 from tests.crash.pipeline_case import DATASET, Case, Child
 

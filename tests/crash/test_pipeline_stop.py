@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from strandline.dataset import Strand
-from strandline.pipeline.node import Node
+from strandline.node import Node
 from strandline.pipeline.plan import open_plan
 from tests.crash.pipeline_case import DATASET, WAIT_S, Case
 from tests.crash.test_pipeline_kill import begin
