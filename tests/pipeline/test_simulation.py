@@ -109,7 +109,7 @@ def caught(plant: Plant, seeds: int = 200, *, has_identity: bool = False) -> str
     ids=["ids twice", "no sync", "numbers anew", "no burn"],
 )
 def test_the_simulation_finds_a_planted_bug(plant: Plant) -> None:
-    """L-ACC-5, F-45, F-8, L-CTL-3: what it stands on is broken on purpose; "no sync" is a disk that forgets."""
+    """L-ACC-5, F-45, F-8, L-CTL-3: what it stands on is broken on purpose."""
     assert caught(plant) is not None
 
 

@@ -27,6 +27,7 @@ cli = Root(
         "sink": Subcommand("strandline.cli.sink:sink", "Where rows go, and how far they are."),
         "spool": Subcommand("strandline.cli.spool:spool", "Rows that have not landed yet, and bad rows."),
         "sql": Subcommand("strandline.cli.sql:sql_", "Print what a query over the datasets gives."),
+        "status": Subcommand("strandline.cli.status:status_", "How the node stands, and what repairs it."),
         "sync": Subcommand("strandline.cli.sync:sync_", "Deliver what sinks are owed, now."),
     },
 )

@@ -16,6 +16,7 @@ from strandline.ranges import Range
 from strandline.sinks.sink import Limits, Patience, Sink
 
 _LOOK_BACK: Final = 16  # flush events in which the size of a row is looked for
+_PAGE: Final = 4  # ledger events of one look in a search: one that gives out numbers is mostly near
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def numbered_at(b: AtomicBackend, strand: Strand, seq: int) -> int | None:
 def _numbering(b: AtomicBackend, ledger: str, first: int, last: int) -> tuple[int, tuple[int, Range] | None]:
     """The first entry from `first` on that gives out numbers: its time, its event, its range."""
     while first <= last:
-        page = list(b.read_range(ledger, first, last, limit=_LOOK_BACK))
+        page = list(b.read_range(ledger, first, last, limit=_PAGE))
         for event in page:
             entry = entry_of(event)
             if isinstance(entry, NUMBERING):

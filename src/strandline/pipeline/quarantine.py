@@ -92,12 +92,14 @@ def dropped(dataset: str, entry: QuarantineEntry, reason: str, at: int) -> Appen
     return Append(quarantine_stream(dataset), "dropped", at, data, globally=True)
 
 
-def entries(b: AtomicBackend, dataset: str) -> list[QuarantineEntry]:
-    """What is in quarantine now, oldest first."""
+def entries(b: AtomicBackend, dataset: str, *, until: int | None = None) -> list[QuarantineEntry]:
+    """What is in quarantine now, or was at the time `until` (UTC microseconds), oldest first."""
     open_: dict[int, QuarantineEntry] = {}
     stream, first = quarantine_stream(dataset), 1
     while page := list(b.read_range(stream, first, b.last_seq(stream), limit=500)):
         for event in page:
+            if until is not None and int(event.at) > until:
+                continue
             if event.type == "quarantined":
                 open_[event.seq] = _entry_of(dataset, event)
             else:
