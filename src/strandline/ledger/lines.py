@@ -24,7 +24,10 @@ UNREADABLE = "control_unreadable"
 
 
 class Lines:
-    """By instance and strand. Damage in a strand's stream holds that strand, and nothing else."""
+    """By instance and strand. Damage in a strand's stream holds that strand, and nothing else.
+
+    One thread folds while others ask, so what is asked goes over copies.
+    """
 
     def __init__(self) -> None:
         self._instances: dict[str, Instance] = {}
@@ -69,7 +72,7 @@ class Lines:
 
     def instances(self) -> list[str]:
         """Those that are open."""
-        return sorted(name for name, each in self._instances.items() if each.is_open)
+        return sorted(name for name, each in list(self._instances.items()) if each.is_open)
 
     def line(self, instance: str, strand: Strand) -> Line:
         epoch = self.instance(instance).epoch
@@ -78,8 +81,8 @@ class Lines:
     def last_epoch(self, strand: Strand) -> int:
         """The highest in which any instance ever delivered a strand: two that deliver to one destination
         must not take each other's rows for a repeat."""
-        used = [lines[strand].last_epoch for lines in self._lines.values() if strand in lines]
-        return max([*used, *(each.epoch for each in self._instances.values())], default=0)
+        used = [lines[strand].last_epoch for lines in list(self._lines.values()) if strand in lines]
+        return max([*used, *(each.epoch for each in list(self._instances.values()))], default=0)
 
     def of(self, instance: str) -> Mapping[Strand, Line]:
         return dict(self._lines.get(instance, {}))
