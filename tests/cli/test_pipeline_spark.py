@@ -344,10 +344,10 @@ def test_a_process_of_its_own_starts_spark_and_says_so_on_a_terminal(tmp_path: P
     done = on_terminal("sql", *query, "--home", str(folder))
 
     assert done.returncode == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
-        {"row": {"message": "hello"}},
-        {"end": {"rows": 1}},
-    ]
+    row, end = (json.loads(line) for line in done.stdout.splitlines())
+    assert row == {"row": {"message": "hello"}}
+    assert end["end"]["rows"] == 1
+    assert end["end"]["datasets"]["logs"]["pending_rows"] == 0
     assert "starting Spark …" in done.stderr
     assert all(line.endswith(" …") for line in done.stderr.splitlines()), (
         done.stderr
