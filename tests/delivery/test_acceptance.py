@@ -2,15 +2,24 @@
 rows, whatever retention and compaction do."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from strandline.delivery.owed import Terms
+from strandline.delivery.result import SyncResult
 from strandline.lake.settings import LakeSettings
+from strandline.ledger.line import event_of, sink_stream
+from strandline.node import Node
+from strandline.server.received import receive
 from strandline.sinks.blob import BlobSink
 from tests.delivery.rig import Rig, blob_rows, once
+from tests.pipeline.test_node import open_here
+from tests.server.receivers import ndjson, unit_of
 
 
 @pytest.fixture
@@ -89,8 +98,6 @@ def test_exactly_once_across_compaction_and_deletes_with_an_intent_open(
 
 
 def _let_go(rig: Rig) -> None:
-    from strandline.ledger.line import event_of, sink_stream
-
     stream = sink_stream("centre", rig.dataset, "web-1")
     rig.site.b.commit([], [event_of(stream, "resumed", 1, reason="the file is gone")])
 
@@ -123,3 +130,31 @@ def test_new_columns_reach_a_sink_without_a_restart(rig: Rig, archive: BlobSink,
     rig.sync(archive)
     texts = [path.read_text() for path in sorted((tmp_path / "archive").rglob("*.jsonl"))]
     assert ["level" in text for text in texts] == [False, True]
+
+
+def test_rows_arrive_whichever_way_they_came_in(spark: SparkSession, tmp_path: Path) -> None:
+    """F-2, L-STAMP-1: after a first delivery, rows by append, writer, load, import, and from another node."""
+    home = tmp_path / "node"
+    settings = '[sinks.archive]\ntype = "blob"\ndestination = "local"\ndir = "archive"\nencoder = "jsonl"\n'
+    with open_here(home, settings) as node:
+        node.append("rows", [{"n": 1}], source="a")
+        assert _synced(node) == 1
+
+        node.append("rows", [{"n": 2}], source="a")
+        with node.writer("rows", source="a") as writer:
+            writer.write({"n": 3})
+        node.load("rows", node.spark.createDataFrame([(4,)], "n bigint"), source="a")
+        pq.write_table(pa.table({"n": pa.array([5], pa.int64())}), tmp_path / "old.parquet")
+        node.import_rows("rows", str(tmp_path / "old.parquet"), kind="parquet", source="a")
+        unit = replace(unit_of(ndjson([{"n": 6}]), 0, 1, 1), dataset="rows")
+        receive(node.site, unit, "rows", "edge/a", [{"n": 6}])
+
+        assert _synced(node) == 5
+        assert blob_rows(home / "archive") == once([1, 2, 3, 4, 5, 6])
+        assert _synced(node) == 0
+
+
+def _synced(node: Node) -> int:
+    result = node.sync("archive").runs["archive"]
+    assert isinstance(result, SyncResult), result
+    return result.rows
