@@ -1,11 +1,14 @@
-"""Asks every question: `make bench`. `--only store` and `--only tables` ask some."""
+"""Asks every question: `make bench`. `--only store`, `--only tables` and `--only delivery` ask some."""
 
 from benchmarks import (
     does_a_flush_slow_down,
     how_do_threads_share,
     how_fast_are_rows_end_to_end,
+    how_fast_does_a_receiver_accept,
     how_fast_is_a_batch,
+    how_fast_is_a_blob,
     how_fast_is_a_flush,
+    how_fast_is_a_forward,
     how_fast_is_a_load,
     how_fast_is_a_read,
     how_fast_is_an_append,
@@ -14,6 +17,8 @@ from benchmarks import (
     how_long_is_a_cold_start,
     how_much_does_a_backlog_cost,
     how_much_does_a_read_open,
+    how_much_does_a_tick_open,
+    how_much_does_an_idle_tick_cost,
     how_much_does_http_cost,
     how_soon_does_a_follower_wake,
 )
@@ -38,12 +43,20 @@ TABLES = (
     how_long_is_a_cold_start,
     how_fast_are_rows_end_to_end,
 )
+DELIVERY = (
+    how_fast_is_a_forward,
+    how_fast_is_a_blob,
+    how_much_does_a_tick_open,
+    how_much_does_an_idle_tick_cost,
+    how_fast_does_a_receiver_accept,
+)
 
 if __name__ == "__main__":
     main(
-        {question.QUESTION: question.ask for question in (*STORE, *TABLES)},
+        {question.QUESTION: question.ask for question in (*STORE, *TABLES, *DELIVERY)},
         {
             "store": [question.QUESTION for question in STORE],
             "tables": [question.QUESTION for question in TABLES],
+            "delivery": [question.QUESTION for question in DELIVERY],
         },
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.bare_tables import SOURCE
 from benchmarks.frame import Bench, Case, Contender, Measure, main
@@ -35,21 +35,23 @@ def ask(bench: Bench) -> None:
     bench.run(Case(f"The newest {NEW:,} rows", "s", times, against))
 
 
+def old_rows(spark: SparkSession, count: int) -> DataFrame:
+    """Rows of the columns that `log_rows` has, made by Spark."""
+    message = f"rpad(concat(sha2(cast(id as string), 512), sha2(cast(-id as string), 256)), {MESSAGE}, '.')"
+    return spark.range(count).selectExpr(
+        "cast(timestamp_millis(id) as string) as ts",
+        "elt(1 + cast(id % 3 as int), 'debug', 'info', 'warn') as level",
+        f"{message} as message",
+        "id as n",
+    )
+
+
 class Aged:
     """A table whose old rows came by one load, and its newest by a flush, behind a token."""
 
     def __init__(self, node: Node, dataset: str, old: int) -> None:
         self._node, self._dataset, self._old = node, dataset, old
-        message = (
-            f"rpad(concat(sha2(cast(id as string), 512), sha2(cast(-id as string), 256)), {MESSAGE}, '.')"
-        )
-        given = node.spark.range(old).selectExpr(
-            "cast(timestamp_millis(id) as string) as ts",
-            "elt(1 + cast(id % 3 as int), 'debug', 'info', 'warn') as level",
-            f"{message} as message",
-            "id as n",
-        )
-        node.load(dataset, given, source=SOURCE)
+        node.load(dataset, old_rows(node.spark, old), source=SOURCE)
         self._strand, self._all = node.end(dataset, source=SOURCE), node.end(dataset)
         node.append(dataset, arrow_rows(NEW, old), source=SOURCE)
         node.flush(dataset)

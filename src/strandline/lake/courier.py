@@ -3,12 +3,14 @@
     scan of the ranges ──▶ a task for each strand, or unit ──▶ sorted by source, seq ──▶ host ──▶ outcomes
 
 The driver decides which task delivers what, so every try of a task brings the same rows in the same order.
+Rows of a single strand go to their tasks as they are read; those of many by a shuffle.
 Few rows are not worth a Python task: the driver fetches them in order, and hosts the sink itself.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from typing import Any, Final
 
 import orjson
@@ -31,6 +33,7 @@ from strandline.sinks.sink import Outcome, Shipment, Sink
 IN_DRIVER: Final = 10_000  # seqs
 _TASK: Final = "_sl_task"
 _ONE_NAME: Final = re.compile(r"`(?:[^`]|``)+`")
+_MOST_SCANS: Final = 2  # of one job: a file may be opened by each, and at most twice its bytes are read
 _THREADS: Final = 4  # of the driver, where a sink does not say how many
 
 _TOLD: Final = pa.schema(
@@ -128,9 +131,13 @@ class SparkCourier:
         self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
     ) -> Carried:
         tasks = min(slots(self._spark), sink.parallel or slots(self._spark))
-        task = task_sql(list(parts.values()), tasks, by_unit=not sink.is_ordered)
-        placed = rows.selectExpr("*", f"{task} AS {_TASK}").repartitionById(tasks, _TASK)
-        ordered = placed.drop(_TASK).sortWithinPartitions(SOURCE, SEQ)
+        only = next(iter(parts.values())) if len(parts) == 1 else None
+        if only is not None and (sink.is_ordered or tasks <= _MOST_SCANS):
+            ordered = _side_by_side(rows, runs_of(only, 1 if sink.is_ordered else tasks))
+        else:
+            task = task_sql(list(parts.values()), tasks, by_unit=not sink.is_ordered)
+            placed = rows.selectExpr("*", f"{task} AS {_TASK}").repartitionById(tasks, _TASK)
+            ordered = placed.drop(_TASK).sortWithinPartitions(SOURCE, SEQ)
         told = ordered.mapInArrow(_hosted(sink, shipment, parts), _TOLD_SQL)
         table, counters = self._meter.counted(told, lambda found: found.toArrow())
         return Carried(tuple(_told_of(table)), counters)
@@ -146,6 +153,26 @@ def _lacking(error: PySparkException) -> str | None:
 
 def _first_line(error: PySparkException) -> str:
     return (str(error).splitlines() or [""])[0]
+
+
+def runs_of(part: Part, tasks: int) -> list[Range]:
+    """What is left of a strand, cut at bounds of units into one range a task, or fewer."""
+    width = part.limits.unit_rows
+    first = (part.ranges[0].lo - part.since) // width
+    last = -((part.since - part.ranges[-1].hi) // width)
+    each = -((first - last) // tasks)
+    starts = range(first, last, each)
+    return [Range(part.since + at * width, part.since + min(at + each, last) * width) for at in starts]
+
+
+def _side_by_side(rows: DataFrame, runs: Sequence[Range]) -> DataFrame:
+    """Rows of one strand, a task for each run of them, in order. Each task scans its own run: a file holds
+    neighbours, so nothing is read twice that a shuffle would have to move."""
+    tasks = [
+        rows.where(f"{SEQ} > {run.lo} AND {SEQ} <= {run.hi}").coalesce(1).sortWithinPartitions(SEQ)
+        for run in runs
+    ]
+    return reduce(DataFrame.unionAll, tasks)
 
 
 def task_sql(parts: Sequence[Part], tasks: int, *, by_unit: bool) -> str:

@@ -31,6 +31,7 @@ from strandline.dataset import SOURCE, Dataset
 ROW_ID: Final = "_sl_row_id"
 
 _ESCAPED: Final = r'["\\\x00-\x1f]'
+_ESCAPES: Final = b'"\\' + bytes(range(0x20))  # the same, as bytes
 _QUOTE: Final = '"'
 
 
@@ -46,11 +47,24 @@ def lines_of(dataset: Dataset, batch: pa.RecordBatch, *, with_source: bool, with
         types[SOURCE] = "string"
     if with_row_id:
         types[ROW_ID] = "string"
-    members = [_members(name, type_, batch.column(name)) for name, type_ in types.items()]
-    if not members:
+    if not types:
         return pa.array(["{}\n"] * batch.num_rows, pa.string())
-    inside = pc.binary_join_element_wise(*_with_empty(members), ",", null_handling="skip")
+    members = [_member(name, type_, batch.column(name)) for name, type_ in types.items()]
+    if not any(texts.null_count for _, texts, _ in members):
+        return _joined(members)
+    apart = [pc.binary_join_element_wise(*member, "") for member in members]
+    inside = pc.binary_join_element_wise(*_with_empty(apart), ",", null_handling="skip")
     return pc.binary_join_element_wise("{", inside, "}\n", "")
+
+
+def _joined(members: list[tuple[str, Any, str]]) -> Any:
+    """Lines of rows that have every member, in one pass: all between two values is one text."""
+    pieces: list[Any] = []
+    between = "{"
+    for before, texts, after in members:
+        pieces += [between + before, texts]
+        between = after + ","
+    return pc.binary_join_element_wise(*pieces, between.removesuffix(",") + "}\n", "")
 
 
 def _with_empty(members: list[Any]) -> list[Any]:
@@ -63,20 +77,21 @@ def _with_empty(members: list[Any]) -> list[Any]:
 
 def text_of(lines: Any) -> bytes:
     """Lines joined: their bytes stand in one piece of memory already."""
-    if not len(lines):
-        return b""
     _, offsets, data = lines.buffers()
+    if not len(lines) or data is None:
+        return b""
     places = memoryview(offsets).cast("i")
     return bytes(memoryview(data)[places[lines.offset] : places[lines.offset + len(lines)]])
 
 
-def _members(name: str, type_: str, column: Any) -> Any:
-    """`"name":value` for each row, null where it has none."""
+def _member(name: str, type_: str, column: Any) -> tuple[str, Any, str]:
+    """`"name":value` for each row: what stands before the values, they, what stands behind. A null has
+    none."""
     key = orjson.dumps(name).decode() + ":"
     wanted = arrow_type(type_)
     array = column if column.type == wanted else column.cast(wanted)
     before, texts, after = _texts(array, type_)
-    return pc.binary_join_element_wise(key + before, texts, after, "")
+    return key + before, texts, after
 
 
 def _texts(array: Any, type_: str) -> tuple[str, Any, str]:
@@ -100,10 +115,10 @@ def _texts(array: Any, type_: str) -> tuple[str, Any, str]:
 
 
 def _string_texts(array: Any) -> tuple[str, Any, str]:
-    is_escaped = pc.match_substring_regex(array, _ESCAPED)
-    if not pc.any(is_escaped).as_py():
+    text = text_of(array)
+    if len(text.translate(None, _ESCAPES)) == len(text):  # most have none, and this is the fastest look
         return _QUOTE, array, _QUOTE
-    is_escaped = pc.fill_null(is_escaped, fill_value=False)
+    is_escaped = pc.fill_null(pc.match_substring_regex(array, _ESCAPED), fill_value=False)
     escaped = [orjson.dumps(text)[1:-1] for text in array.filter(is_escaped).to_pylist()]
     return _QUOTE, pc.replace_with_mask(array, is_escaped, pa.array(escaped, pa.string())), _QUOTE
 

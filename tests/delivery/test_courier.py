@@ -1,0 +1,81 @@
+"""Rows of one strand go to their tasks without a shuffle: whole units, in order, each row once (L-DRV-11)."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from strandline.dataset import Dataset
+from strandline.lake.courier import runs_of
+from strandline.lake.settings import LakeSettings
+from strandline.ranges import Range, RangeSet
+from strandline.secret import Secret
+from strandline.sinks.blob import BlobSink
+from strandline.sinks.forward import ForwardSink
+from strandline.sinks.host import Part
+from strandline.sinks.sink import Limits
+from tests.delivery.rig import Rig
+from tests.server.receivers import receiving
+
+
+@pytest.fixture
+def rig(each_spark: SparkSession, each_spark_lake: LakeSettings, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(each_spark, each_spark_lake, tmp_path)
+    yield made
+    made.site.b.close()
+
+
+def test_units_of_one_strand_are_written_side_by_side_each_in_order(rig: Rig, tmp_path: Path) -> None:
+    """L-DRV-11, L-BLOB-5: a unit is one task's, also where its rows lie in two files."""
+    values = rig.land(6_000) + rig.land(6_000) + rig.land(3_000)
+    archive = BlobSink("local", dir=str(tmp_path / "archive"), encoder="jsonl", max_object_rows=4_000)
+
+    result = rig.sync(archive)
+
+    assert (result.status, result.rows, result.units) == ("exported", 15_000, 4)
+    objects = sorted((tmp_path / "archive").rglob("*.jsonl"))
+    written = [[orjson.loads(line)["n"] for line in each.read_bytes().splitlines()] for each in objects]
+    assert [len(each) for each in written] == [4_000, 4_000, 4_000, 3_000]
+    assert [n for each in written for n in each] == values
+
+
+def test_requests_of_one_strand_go_one_after_another(rig: Rig, tmp_path: Path) -> None:
+    """L-DRV-11, L-FWD-15: a sink that keeps an order is hosted by one task."""
+    rig.land(8_000)
+    rig.land(4_000)
+    (tmp_path / "centre").mkdir()
+    with receiving(tmp_path / "centre", datasets=(Dataset(rig.dataset),)) as receiver:
+        token = Secret("file:token", tmp_path, receiver.token)
+        centre = ForwardSink(url=receiver.url, token=token, max_unit_rows=5_000)
+
+        result = rig.sync(centre)
+
+        assert (result.status, result.rows, result.units, result.requests) == ("exported", 12_000, 3, 3)
+        assert receiver.app.counts == {"rows_stored": 12_000, "units_stored": 3}
+
+
+@given(
+    since=st.integers(0, 50),
+    width=st.integers(1, 30),
+    cuts=st.lists(st.integers(0, 200), min_size=2, max_size=8, unique=True),
+    tasks=st.integers(1, 9),
+)
+def test_a_strand_is_cut_at_units_so_that_every_task_has_some(
+    since: int, width: int, cuts: list[int], tasks: int
+) -> None:
+    """L-DRV-11: all that is left is in one of the runs, and no unit is in two."""
+    bounds = [since + each for each in sorted(cuts)]
+    left = [Range(lo, hi) for lo, hi in zip(bounds[::2], bounds[1::2], strict=False)]
+    part = Part("i", 0, "web-1", since, bounds[-1], 0, tuple(left), Limits(width))
+
+    runs = runs_of(part, tasks)
+
+    assert 1 <= len(runs) <= tasks
+    assert all(RangeSet.of(runs).covers(each) for each in left)
+    assert all(before.hi == after.lo for before, after in pairwise(runs))
+    assert all((run.lo - since) % width == 0 == (run.hi - since) % width for run in runs)
