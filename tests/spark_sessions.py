@@ -18,7 +18,7 @@ import pytest
 
 from strandline.lake.connect import CONNECT_MODE, open_session
 from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import is_connect, start_spark, stop_spark
+from strandline.lake.spark import end_idle_sessions, is_connect, start_spark, stop_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +105,7 @@ def _connect_session(connect_server: ConnectServer) -> "Iterator[SparkSession]":
     if mode is None:
         del os.environ[CONNECT_MODE]  # on in the tests of Connect alone: see connect_spark
     yield session
+    end_idle_sessions(session)
     session.stop()
 
 

@@ -27,6 +27,7 @@ from strandline.lake.conf import catalog_conf
 from strandline.lake.connect import CONNECT_MODE
 from strandline.lake.iceberg import TableMissing
 from strandline.lake.settings import LakeSettings
+from strandline.lake.spark import end_idle_sessions
 from strandline.node import Node, open_node
 from strandline.persist import read
 from strandline.pipeline.visible import visible
@@ -411,7 +412,7 @@ class Case:
             try:
                 yield node
             finally:
-                end_sessions(node)
+                end_idle_sessions(self.session)
 
     @contextmanager
     def child(self, failpoint: str = "", *, is_later: bool = True) -> Iterator[Child]:
@@ -457,19 +458,7 @@ class Case:
         return self.oracle.check(node)
 
 
-# A Connect session that the collector ends, at an instant of its own, may wait for a lock that this very
-# thread holds in gRPC. So none is ever collected.
-_ended: Final[list[Any]] = []
-
-
-def end_sessions(node: Node) -> None:
-    """Those that a node made for its stages: if they were open still, this process would look for the server
-    when it ends."""
-    while node._tables is not None and node.tables._idle:
-        session: Any = node.tables._idle.pop()
-        session.client.release_session()  # as `stop` does, which a clone has not got
-        session.client.close()
-        _ended.append(session)
+_ended: Final[list[Any]] = []  # as in strandline.lake.spark: none is ever collected
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from strandline.lake.landing import BURNED, FlushLanding, Found, Piece, Publishe
 from strandline.lake.pieces import shares
 from strandline.lake.schema import table_name
 from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import start_spark
+from strandline.lake.spark import idle_sessions, start_spark
 from strandline.lake.writer import IcebergTables
 from strandline.persist import BlobRef
 from tests.lake.landings import AT, Ledgers, land, logs, publish
@@ -344,7 +344,7 @@ def test_the_session_of_the_caller_never_gets_the_id(
     land(lake, ledgers.landing(dataset, ledgers.pieces(dataset, {"a": rows_of("x")})))
 
     assert spark_of(lake).conf.get("spark.wap.id", None) is None
-    assert all(session.conf.get("spark.wap.id", None) is None for session in lake._idle)
+    assert all(session.conf.get("spark.wap.id", None) is None for session in idle_sessions(spark_of(lake)))
 
 
 def test_find_walks_parents_and_never_takes_a_staged_snapshot_for_an_ancestor() -> None:  # L-FLUSH-2

@@ -42,6 +42,12 @@ _lock: Final = threading.Lock()
 _started: Final[list[_Started]] = []  # at most one
 
 
+# On Connect a session that the collector ends takes a lock that the thread it interrupts may hold, and waits
+# for ever. So none is ever collected.
+_kept: "list[SparkSession]" = []
+_idle: "dict[SparkSession, list[SparkSession]]" = {}
+
+
 def start_spark(
     lake: LakeSettings, spark: SparkSettings, *, tell: Callable[[str], None] | None = None
 ) -> "SparkSession":
@@ -72,6 +78,7 @@ def stop_spark(session: "SparkSession") -> None:
         started = _started.pop()
         if started.classic is None:
             for _, each in reversed(started.sessions):
+                end_idle_sessions(each)
                 connect.close_session(each)
         else:
             started.classic.close()
@@ -103,12 +110,28 @@ def is_connect(session: "SparkSession") -> bool:
 def own_session(session: "SparkSession") -> "SparkSession":
     """A session of its own on the same Spark: what is set on it (`spark.wap.id`) nobody else sees."""
     if is_connect(session):
-        return connect.clone(session)
+        own = connect.clone(session)
+        _kept.append(own)
+        return own
     own = session.newSession()  # it has the settings that Spark was started with, not those of `session`
     for key, value in session.conf.getAll.items():
         if key.startswith(CATALOG_KEY):
             own.conf.set(key, value)
     return own
+
+
+def idle_sessions(session: "SparkSession") -> "list[SparkSession]":
+    """Sessions of its own that someone made and needs no more: take one off, or put one back. A new one costs
+    a tenth of a second."""
+    return _idle.setdefault(session, [])
+
+
+def end_idle_sessions(session: "SparkSession") -> None:
+    """Before a Connect session ends: the process would look for its server once more for each of them."""
+    idle = _idle.pop(session, [])
+    if is_connect(session) and connect.is_alive(session):
+        for own in idle:
+            connect.end_clone(own)
 
 
 def slots(session: "SparkSession") -> int:

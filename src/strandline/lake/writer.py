@@ -38,7 +38,7 @@ from strandline.lake.schema import (
     table_name,
 )
 from strandline.lake.settings import CATALOG, NAMESPACE, LakeSettings
-from strandline.lake.spark import is_connect, own_session, slots
+from strandline.lake.spark import idle_sessions, is_connect, own_session, slots
 from strandline.lake.stamp import stamped, without_known, without_repeats
 from strandline.rows import MAX_ROW_BYTES
 
@@ -75,7 +75,6 @@ class IcebergTables:
     ) -> None:
         self._spark, self._content, self._lake = spark, content, lake
         self._options, self._max_row_bytes = dict(content_options or {}), max_row_bytes
-        self._idle: list[SparkSession] = []  # a new session costs a tenth of a second, so they are kept
         self._slots: int | None = None
         self._counts: dict[str, int] = {}
         self._reads_metadata = lake.catalog == "jdbc"
@@ -209,11 +208,11 @@ class IcebergTables:
         yield session
         # Only after a success: a session that failed may be the reason, on Connect it may even be gone.
         session.conf.unset(_WAP_ID)
-        self._idle.append(session)
+        idle_sessions(self._spark).append(session)
 
     def _take_session(self) -> SparkSession:
         try:
-            return self._idle.pop()
+            return idle_sessions(self._spark).pop()
         except IndexError:
             session = own_session(self._spark)
             for key, value in _STAGE_CONF.items():
