@@ -23,23 +23,6 @@ BAD = Outcome(0, 0, "poison", kind="bad_request", text="no such field", http_sta
 
 
 @pytest.fixture
-def world() -> World:
-    made = World(0)
-    made.is_calm = True
-    return made
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return world.site()
-
-
-@pytest.fixture
-def server(world: World) -> Server:
-    return Server(world)
-
-
-@pytest.fixture
 def letter(world: World, site: Site, server: Server) -> Letter:
     """Rows 6 to 10 of 12, which the server refused."""
     land(site, world, 1, 12)

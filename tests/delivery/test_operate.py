@@ -33,23 +33,6 @@ FAILS = Outcome(0, 0, "failed", kind="timeout")
 
 
 @pytest.fixture
-def world() -> World:
-    made = World(0)
-    made.is_calm = True
-    return made
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return world.site()
-
-
-@pytest.fixture
-def server(world: World) -> Server:
-    return Server(world)
-
-
-@pytest.fixture
 def bucket(world: World) -> Bucket:
     return Bucket(world)
 

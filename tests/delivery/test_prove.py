@@ -53,23 +53,6 @@ ANSWERS = [
 LEDGER = Strand(DATASET, "web-1").ledger
 
 
-@pytest.fixture
-def world() -> World:
-    made = World(0)
-    made.is_calm = True
-    return made
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return world.site()
-
-
-@pytest.fixture
-def server(world: World) -> Server:
-    return Server(world)
-
-
 def counted(world: World) -> dict[str, Counted]:
     """A census of the simulated table."""
     by_source: dict[str, Counter[int]] = {}

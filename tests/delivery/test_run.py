@@ -24,23 +24,6 @@ from tests.pipeline.simulation import DATASET, TableRow, World
 TERMS = Terms("centre")
 
 
-@pytest.fixture
-def world() -> World:
-    made = World(0)
-    made.is_calm = True
-    return made
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return world.site()
-
-
-@pytest.fixture
-def server(world: World) -> Server:
-    return Server(world)
-
-
 def land(site: Site, world: World, first: int, last: int, source: str = "web-1") -> None:
     append(site, DATASET, [{"key": str(number)} for number in range(first, last + 1)], source=source)
     flush(site, world.table, DATASET)

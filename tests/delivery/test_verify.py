@@ -30,18 +30,6 @@ SENDER = Sender("origin", "edge", lambda name: name)
 STREAM = sink_stream("centre", DATASET, "web-1")
 
 
-@pytest.fixture
-def world() -> World:
-    made = World(0)
-    made.is_calm = True
-    return made
-
-
-@pytest.fixture
-def site(world: World) -> Site:
-    return world.site()
-
-
 @dataclass(frozen=True)
 class TellingBucketSink(BucketSink):
     """A bucket that tells what it has."""
