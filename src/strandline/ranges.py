@@ -111,3 +111,13 @@ class RangeSet:
         first = bisect_left(self.ranges, asked.lo, key=lambda each: each.hi)
         last = bisect_right(self.ranges, asked.hi, key=lambda each: each.lo)
         return self.ranges[first:last]
+
+
+def pairs_of(ranges: Iterable[Range]) -> list[list[int]]:
+    """Ranges as they are stored and sent: `[[lo, hi], …]`."""
+    return [[each.lo, each.hi] for each in ranges]
+
+
+def ranges_of(pairs: Iterable[Iterable[int]]) -> tuple[Range, ...]:
+    """Ranges that stood as `[[lo, hi], …]`."""
+    return tuple(Range(lo, hi) for lo, hi in pairs)

@@ -15,7 +15,7 @@ from strandline.errors import HistoryGap
 from strandline.ledger.entry import ControlUnreadable
 from strandline.ledger.line import Intent, Line, Receipt, sink_stream, with_event
 from strandline.persist import AtomicBackend, Event
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import Range, RangeSet, ranges_of
 
 _PAGE: Final = 256
 _MOVES: Final = ("delivered", "lettered", "passed")
@@ -179,7 +179,7 @@ class _Folding:
         assert intent is not None  # else the line had refused the event
         epoch = self._epoch(intent.epoch)
         epoch.is_release = intent.ranges is not None
-        kept = RangeSet.of(Range(lo, hi) for lo, hi in data["withheld"])
+        kept = RangeSet.of(ranges_of(data["withheld"]))
         for each in data["units"]:
             receipt = Receipt(*each)
             unit = Range(receipt.lo, receipt.hi)

@@ -10,7 +10,7 @@ from strandline.dataset import Strand
 from strandline.ledger.entry import ControlUnreadable
 from strandline.ledger.line import Intent, Line, delivered, event_of, sink_stream
 from strandline.persist import Append, AtomicBackend, BlobRef
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.sinks.sink import Outcome, Shipment
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def lettered(
         lo=outcome.lo,
         hi=outcome.hi,
         epoch=intent.epoch,
-        seqs=[[each.lo, each.hi] for each in _seqs(rows).ranges],
+        seqs=pairs_of(_seqs(rows).ranges),
         rows=rows.num_rows,
         schema=intent.schema,
         kind=outcome.kind,
@@ -122,7 +122,7 @@ def letters_of(b: AtomicBackend, instance: str, strand: Strand, line: Line) -> I
         )
         try:
             facts = {name: data[name] for name in names}
-            seqs = tuple(Range(lo, hi) for lo, hi in data["seqs"])
+            seqs = ranges_of(data["seqs"])
         except (TypeError, ValueError, KeyError) as error:
             raise ControlUnreadable(stream, seq, str(error)) from error
         yield Letter(instance, strand, seq, int(event.at), **facts, seqs=seqs)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from strandline.dataset import Strand
@@ -10,6 +9,7 @@ from strandline.ledger.entry import NUMBERING, entry_of
 from strandline.ledger.line import Intent, Line
 from strandline.ledger.tally import Tally
 from strandline.persist import AtomicBackend
+from strandline.pipeline.config_sinks import is_selected
 from strandline.pipeline.plan import flush_stream
 from strandline.pipeline.site import Site
 from strandline.ranges import Range
@@ -30,8 +30,7 @@ class Terms:
     max_intent_rows: int = 200_000
 
     def covers(self, dataset: str) -> bool:
-        named = any(fnmatchcase(dataset, each) for each in self.include)
-        return named and not any(fnmatchcase(dataset, each) for each in self.exclude)
+        return is_selected(dataset, self.include, self.exclude)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from strandline.lake.reader import LakeReader, Piece
 from strandline.lake.schema import ROW_ID, SEQ, literal, quoted
 from strandline.lake.settings import LakeSettings
 from strandline.lake.spark import slots
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.sinks.host import WITHHELD, Part, Told, deliver
 from strandline.sinks.sink import Outcome, Shipment, Sink
 
@@ -67,6 +67,7 @@ class SparkCourier:
 
     def __init__(self, spark: SparkSession, lake: LakeSettings) -> None:
         self._spark, self._reader, self._meter = spark, LakeReader(spark, lake), ScanMeter(spark)
+        self._slots: int | None = None
 
     def carry(
         self, sink: Sink, shipment: Shipment, parts: Sequence[Part], *, withhold: str | None
@@ -130,7 +131,9 @@ class SparkCourier:
     def _in_tasks(
         self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
     ) -> Carried:
-        tasks = min(slots(self._spark), sink.parallel or slots(self._spark))
+        if self._slots is None:
+            self._slots = slots(self._spark)
+        tasks = min(self._slots, sink.parallel or self._slots)
         only = next(iter(parts.values())) if len(parts) == 1 else None
         if only is not None and (sink.is_ordered or tasks <= _MOST_SCANS):
             ordered = _side_by_side(rows, runs_of(only, 1 if sink.is_ordered else tasks))
@@ -224,12 +227,12 @@ def _told_batch(told: Told) -> pa.RecordBatch:
     outcome = told.outcome
     row: dict[str, Any] = {name: getattr(outcome, name) for name in _TOLD.names[1:-1]}
     row["source"] = told.source
-    row["withheld"] = orjson.dumps([[each.lo, each.hi] for each in told.withheld])
+    row["withheld"] = orjson.dumps(pairs_of(told.withheld))
     return pa.RecordBatch.from_pylist([row], schema=_TOLD)
 
 
 def _told_of(table: pa.Table) -> Iterator[Told]:
     for row in table.to_pylist():
         source = row.pop("source")
-        withheld = tuple(Range(lo, hi) for lo, hi in orjson.loads(row.pop("withheld")))
+        withheld = ranges_of(orjson.loads(row.pop("withheld")))
         yield Told(source, Outcome(**row), withheld)

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from strandline.errors import CorruptionError
 from strandline.persist import Append, BlobRef, Event
-from strandline.ranges import Range
+from strandline.ranges import Range, pairs_of, ranges_of
 
 
 class ControlUnreadable(CorruptionError):
@@ -133,7 +133,7 @@ def entry_of(event: Event) -> Entry:
     try:
         data = dict(event.data)
         if kind is Flushed:
-            data["ranges"] = tuple(Range(lo, hi) for lo, hi in data["ranges"])
+            data["ranges"] = ranges_of(data["ranges"])
         elif "origin" in data:
             data["origin"] = OriginRange(**data["origin"])
         entry: Entry = kind(**data)
@@ -150,5 +150,5 @@ def append_of(ledger: str, entry: Entry, at: int) -> Append:
         if entry.origin is None:
             del data["origin"]
     elif isinstance(entry, Flushed):
-        data["ranges"] = [[each.lo, each.hi] for each in entry.ranges]
+        data["ranges"] = pairs_of(entry.ranges)
     return Append(ledger, type(entry).__name__.lower(), at, data, globally=True)

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from strandline.dataset import encode_source
 from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import Append, Event
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.sinks.sink import Limits
 
 
@@ -187,8 +187,8 @@ def _delivered(line: Line, data: Any, at: int) -> Line:
     if line.intent is None or line.intent.id != data["intent"]:
         raise ValueError(f"intent {data['intent']!r:.80} is not open")
     units = [Receipt(*each) for each in data["units"]]
-    void, withheld = _ranges(data["void"]), _ranges(data["withheld"])
-    known, carried = _ranges(data["known"]), [*(Range(unit.lo, unit.hi) for unit in units), *void]
+    void, withheld = ranges_of(data["void"]), ranges_of(data["withheld"])
+    known, carried = ranges_of(data["known"]), [*(Range(unit.lo, unit.hi) for unit in units), *void]
     done = [*carried, *known]
     kept = line.withheld
     # A destination knows a range by its bounds: what was withheld of one that it had before stays so.
@@ -311,9 +311,9 @@ def delivered(
         at,
         intent=intent,
         units=[list(each) for each in units],
-        known=_pairs(known),
-        void=_pairs(void),
-        withheld=_pairs(withheld),
+        known=pairs_of(known),
+        void=pairs_of(void),
+        withheld=pairs_of(withheld),
         is_repeat=is_repeat,
     )
 
@@ -353,7 +353,7 @@ def intent_data(intent: Intent) -> dict[str, Any]:
         "encoder": intent.limits.encoder,
         "schema": intent.schema,
         "policy": intent.policy,
-        "ranges": None if intent.ranges is None else _pairs(intent.ranges),
+        "ranges": None if intent.ranges is None else pairs_of(intent.ranges),
     }
 
 
@@ -367,17 +367,9 @@ def intent_of(data: Mapping[str, Any], at: int) -> Intent:
         Limits(data["unit_rows"], data["unit_bytes"], data["encoder"]),
         data["schema"],
         data["policy"],
-        None if data["ranges"] is None else _ranges(data["ranges"]),
+        None if data["ranges"] is None else ranges_of(data["ranges"]),
         at,
     )
-
-
-def _pairs(ranges: Iterable[Range]) -> list[list[int]]:
-    return [[each.lo, each.hi] for each in ranges]
-
-
-def _ranges(pairs: Iterable[Any]) -> tuple[Range, ...]:
-    return tuple(Range(lo, hi) for lo, hi in pairs)
 
 
 def _less(kept: RangeSet, gone: Range) -> RangeSet:

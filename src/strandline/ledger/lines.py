@@ -18,7 +18,7 @@ from strandline.ledger.line import (
     with_instance_event,
 )
 from strandline.persist import Event
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import RangeSet, pairs_of, ranges_of
 
 UNREADABLE = "control_unreadable"
 
@@ -120,11 +120,11 @@ def _line_data(line: Line) -> dict[str, Any]:
         "epoch": line.epoch,
         "last_epoch": line.last_epoch,
         "intent": None if line.intent is None else {**intent_data(line.intent), "at": line.intent.at},
-        "done": _pairs(line.done),
+        "done": pairs_of(line.done.ranges),
         "newest": line.newest,
         "is_told": line.is_told,
-        "withheld": _pairs(line.withheld),
-        "released": _pairs(line.released),
+        "withheld": pairs_of(line.withheld.ranges),
+        "released": pairs_of(line.released.ranges),
         "letters": list(line.letters),
         "trouble": None if trouble is None else {**trouble_data(trouble), "at": trouble.at},
         "hold": _hold_data(line.hold),
@@ -160,9 +160,5 @@ def _hold(data: Iterable[Any] | None) -> Hold | None:
     return None if data is None else Hold(*data)
 
 
-def _pairs(ranges: RangeSet) -> list[list[int]]:
-    return [[each.lo, each.hi] for each in ranges.ranges]
-
-
 def _set(pairs: Iterable[Any]) -> RangeSet:
-    return RangeSet(tuple(Range(lo, hi) for lo, hi in pairs))
+    return RangeSet(ranges_of(pairs))

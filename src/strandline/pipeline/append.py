@@ -34,7 +34,7 @@ from strandline.pipeline.announced import misread, with_announced
 from strandline.pipeline.plan import readable
 from strandline.pipeline.registry import Recorded, dataset_stream, declared
 from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.rows import Accepted, accept, raise_refusals, rows_digest
 
 Rows: TypeAlias = "Iterable[Mapping[str, Any]] | pa.Table | pa.RecordBatch"
@@ -406,7 +406,7 @@ def _is_same(marker: Mapping[str, Any], batch: _Batch) -> bool:
     if "refused" not in marker:  # none was, or an older version stored it
         has_as_many = len(batch.judged.refusals) == marker["receipt"]["quarantined"]
         return has_as_many and bool(marker["digest"] == batch.digest())
-    rows, refused = _parted(batch.given, RangeSet(tuple(Range(lo, hi) for lo, hi in marker["refused"])))
+    rows, refused = _parted(batch.given, RangeSet(ranges_of(marker["refused"])))
     if quarantine.digest_of(refused) != marker["refused_digest"]:
         return False
     again = accept(batch.schema.dataset, rows, source=batch.source, max_row_bytes=_ANY_SIZE)
@@ -425,8 +425,7 @@ def _parted(given: Any, refused: RangeSet) -> tuple[Any, list[Any]]:
 
 def _places(refusals: Sequence[Refusal]) -> list[list[int]]:
     """Row 0 is (0, 1]."""
-    ranges = RangeSet.of(Range(each.row, each.row + 1) for each in refusals).ranges
-    return [[each.lo, each.hi] for each in ranges]
+    return pairs_of(RangeSet.of(Range(each.row, each.row + 1) for each in refusals).ranges)
 
 
 def digest_of(site: Site, dataset: str, request: str) -> str | None:

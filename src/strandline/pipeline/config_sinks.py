@@ -10,7 +10,7 @@ Keys that all kinds have are read here, and so are those of the kinds that ship;
 reads its own. A sink is made when it is asked for, and its secrets are looked up then.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -141,6 +141,12 @@ class BlobTable(Section, frozen=True):
 KINDS: Final[Mapping[str, type[Section]]] = {"forward": ForwardTable, "blob": BlobTable}
 
 
+def is_selected(dataset: str, include: Iterable[str], exclude: Iterable[str]) -> bool:
+    """Whether a dataset is among those included, and not excluded: names, or patterns with * and ?."""
+    is_in = any(fnmatchcase(dataset, pattern) for pattern in include)
+    return is_in and not any(fnmatchcase(dataset, pattern) for pattern in exclude)
+
+
 class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One configured sink. `keys` are those of its kind; secrets are in it by name only."""
 
@@ -161,8 +167,7 @@ class SinkConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def takes(self, dataset: str) -> bool:
         """Whether the configuration sends a dataset there."""
-        is_in = any(fnmatchcase(dataset, pattern) for pattern in self.include)
-        return is_in and not any(fnmatchcase(dataset, pattern) for pattern in self.exclude)
+        return is_selected(dataset, self.include, self.exclude)
 
     def made(self, home: Path) -> "Sink":
         """The sink itself, its secrets looked up now."""

@@ -34,8 +34,8 @@ from strandline.pipeline.plan import (
     loading,
     number_of,
     open_plan,
-    ranges_of,
     readable,
+    source_ranges,
     text,
     whole,
 )
@@ -388,7 +388,7 @@ def _result_of(landed: Event, dataset: str) -> LoadResult:
             whole(data, "rows"),
             whole(data, "bytes"),
             whole(data, "files"),
-            ranges_of(data["ranges"]),
+            source_ranges(data["ranges"]),
             whole(data, "duplicates"),
             is_repeat=True,
         )

@@ -22,7 +22,7 @@ from strandline.dataset import Dataset
 from strandline.lake.landing import FixedInput, FlushLanding, LoadLanding, Piece
 from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import Append, AtomicBackend, BlobRef, Event
-from strandline.ranges import Range
+from strandline.ranges import Range, pairs_of, ranges_of
 
 OPENING: Final = ("planned", "loading")
 CLOSING: Final = ("committed", "landed", "released")
@@ -135,7 +135,7 @@ def closing(dataset: str, type_: str, at: int, data: Mapping[str, Any]) -> Appen
 def _shares_data(strands: Mapping[str, Share]) -> dict[str, Any]:
     return {
         source: {
-            "ranges": [[each.lo, each.hi] for each in share.ranges],
+            "ranges": pairs_of(share.ranges),
             "next": share.next,
             "rows": share.rows,
             "bytes": share.bytes,
@@ -186,14 +186,14 @@ def number_of(event: Event) -> int:
         return whole(event.data, "number")
 
 
-def ranges_of(data: Mapping[str, Any]) -> dict[str, Range]:
+def source_ranges(data: Mapping[str, Any]) -> dict[str, Range]:
     return {source: Range(lo, hi) for source, (lo, hi) in data.items()}
 
 
 def _shares(data: Mapping[str, Any]) -> dict[str, Share]:
     return {
         source: Share(
-            tuple(Range(lo, hi) for lo, hi in share["ranges"]),
+            ranges_of(share["ranges"]),
             whole(share, "next"),
             whole(share, "rows"),
             whole(share, "bytes"),
@@ -225,7 +225,7 @@ def plan_of(event: Event) -> Plan:
             rows = {source: whole(input_["rows"], source) for source in input_["rows"]}
             fixed = FixedInput(text(input_, "table"), whole(input_, "snapshot"), rows)
             return LoadPlan(
-                number, id_, fence, text(data, "load"), schema, at, fixed, ranges_of(data["ranges"])
+                number, id_, fence, text(data, "load"), schema, at, fixed, source_ranges(data["ranges"])
             )
     raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
 

@@ -25,7 +25,7 @@ from strandline.persist import (
     snapshot_save,
 )
 from strandline.pipeline.plan import Numbers, with_event
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import RangeSet, pairs_of, ranges_of
 
 _SNAPSHOT: Final = "standing"
 _VERSION: Final = "3"
@@ -212,13 +212,13 @@ class Standing:
 def _tally_data(tally: Tally) -> list[Any]:
     return [
         tally.hi,
-        [[each.lo, each.hi] for each in tally.settled.ranges],
+        pairs_of(tally.settled.ranges),
         tally.pending_rows,
         tally.pending_bytes,
         tally.next,
         [[each.segment, each.lo, each.hi, each.reason] for each in tally.holds],
         tally.changed_at,
-        [[each.lo, each.hi] for each in tally.empty.ranges],
+        pairs_of(tally.empty.ranges),
     ]
 
 
@@ -227,13 +227,13 @@ def _tally(data: Iterable[Any]) -> Tally:
     _check_integers(hi, rows, bytes_, next_, changed_at)
     return Tally(
         hi,
-        RangeSet(tuple(Range(lo, hi_) for lo, hi_ in settled)),
+        RangeSet(ranges_of(settled)),
         rows,
         bytes_,
         next_,
         tuple(Hold(*each) for each in holds),
         changed_at,
-        RangeSet(tuple(Range(lo, hi_) for lo, hi_ in empty)),
+        RangeSet(ranges_of(empty)),
     )
 
 

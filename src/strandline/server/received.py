@@ -26,7 +26,7 @@ from strandline.pipeline.append import (
     digest_of,
 )
 from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
+from strandline.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.unit import Unit
 
 PAGE: Final = 1_000
@@ -41,7 +41,7 @@ class RangeConflict(UsageError):
             f"of ({unit.lo}, {unit.hi}] {sum(map(len, held)):,} seqs are stored; nothing was now",
             hint="send what is not in `ranges`, which are stored",
         )
-        self.ranges = [[each.lo, each.hi] for each in held]
+        self.ranges = pairs_of(held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def receive(site: Site, unit: Unit, dataset: str, source: str, rows: list[Any]) 
         held = held_of(site.b, unit)
         if held.has(unit.range):
             return None
-        grown = [[each.lo, each.hi] for each in held.ranges.with_(unit.range).ranges]
+        grown = pairs_of(held.ranges.with_(unit.range).ranges)
         reach("receive.commit")
         try:
             receipt = append(
@@ -161,7 +161,7 @@ def _strand(key: str, value: Any) -> OriginStrand:
 
 def _ranges(key: str, value: Any) -> RangeSet:
     try:
-        return RangeSet(tuple(Range(lo, hi) for lo, hi in value["ranges"]))
+        return RangeSet(ranges_of(value["ranges"]))
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptionError(
             f"{key!r} is no set of ranges: {error}",
