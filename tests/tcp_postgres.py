@@ -8,14 +8,14 @@ import pytest
 
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import StrandlineError
-from tests.conftest import lacks
+from tests.conftest import UNSYNCED, lacks
 
 
 @pytest.fixture
 def tcp_postgres() -> Iterator[str]:
     """The URL of a throw-away Postgres that listens on loopback and wants a password: Java's way in."""
     try:
-        server = ScratchPostgres()
+        server = ScratchPostgres(settings=UNSYNCED)
     except StrandlineError as error:
         lacks(str(error))
     with socket.socket() as free:

@@ -6,12 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from strandline.conformance.case import Suite
 from strandline.conformance.check import equal
-from strandline.conformance.fixture import BackendFixture, Capabilities
+from strandline.conformance.fixture import BackendFixture, Capabilities, Opener
 from strandline.conformance.fixtures import MemoryFixture
+from strandline.conformance.suites.workers import in_processes
 from strandline.persist import append
 from strandline.persist.backend import Backend
 from strandline.persist.backends.memory import MemoryBackend
@@ -36,10 +38,15 @@ class LosesHalfABatch(MemoryBackend):
 
 
 class Hangs(MemoryBackend):
-    """A delete never comes back."""
+    """A delete never comes back, nor does the process that it starts."""
 
     def delete(self, key: str) -> None:
-        time.sleep(3600)
+        in_processes(HangsFixture(), stay, 1, os.environ["PLANTED_PID"])
+
+
+def stay(_b: Backend, _index: int, file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(3600)
 
 
 class EndsTheProcess(MemoryBackend):
@@ -73,6 +80,9 @@ class LosesHalfABatchFixture(Planted):
 class HangsFixture(Planted):
     name = "hangs"
     kind = Hangs
+
+    def opener(self) -> Opener:
+        return Hangs
 
 
 class EndsTheProcessFixture(Planted):

@@ -4,6 +4,7 @@ in CI.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from strandline.conformance.hosts import local_postgres, local_remote, local_sql
 from strandline.conformance.publish import local_memory
 from strandline.conformance.runner import certify
 from strandline.errors import UnavailableError
-from tests.conftest import lacks
+from tests.conftest import UNSYNCED, lacks
 
 Local = Callable[[], AbstractContextManager[FixtureFactory]]
 
@@ -36,7 +37,7 @@ def local_mock_durable() -> Iterator[FixtureFactory]:
         pytest.param(local_memory, "atomic", id="memory"),
         pytest.param(local_mock_durable, "atomic", id="mock_durable"),
         pytest.param(local_sqlite, "durable", id="sqlite"),
-        pytest.param(local_postgres, "durable", id="postgres"),
+        pytest.param(partial(local_postgres, UNSYNCED), "durable", id="postgres"),
         pytest.param(local_remote, "durable", id="remote"),
     ],
 )

@@ -1,5 +1,9 @@
 """The kit finds what is planted, names it, and calls nothing green that did not run."""
 
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +35,17 @@ def suites(*names: str) -> list[Suite]:
     return [suite for suite in ALL if suite.name in names]
 
 
+def is_gone(pid: int) -> bool:
+    """Whether it is, soon: a killed process is there until it is waited for."""
+    until = time.monotonic() + 30
+    with suppress(ProcessLookupError):
+        while time.monotonic() < until:
+            os.kill(pid, 0)
+            time.sleep(0.01)
+        return False
+    return True
+
+
 def test_a_backend_that_forgets_its_mark_is_found() -> None:
     board = certify(ForgetsTheMarkFixture, suites("log", "compaction"))
 
@@ -57,13 +72,18 @@ def test_a_failure_is_named_with_expected_and_actual() -> None:  # C-7
     assert result_of(board, "small/the-first-seq-is-1").outcome == "pass"
 
 
-def test_a_case_that_hangs_is_a_timeout() -> None:  # C-2, C-6
+def test_a_case_that_hangs_is_a_timeout_and_ends_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # C-2, C-6
+    monkeypatch.setenv("PLANTED_PID", str(tmp_path / "pid"))
+
     board = certify(HangsFixture, suites("kv"), timeout_s=8)
 
     hung = result_of(board, "kv/delete-removes-the-key")
     assert hung.outcome == "timeout"
     assert result_of(board, "kv/put-overwrites").outcome == "pass"
     assert board.count("timeout") >= 1
+    assert is_gone(int((tmp_path / "pid").read_text()))
     assert board.total == 22
     assert board.exit_code == 1
 

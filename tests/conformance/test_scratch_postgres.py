@@ -20,8 +20,9 @@ needs_wheel = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[ScratchPostgres]:
+    """For tests that leave it running, whatever they have done to it."""
     with ScratchPostgres() as started:
         yield started
 
@@ -35,18 +36,20 @@ def ask(url: str, question: str) -> str:
 
 def write_row(url: str) -> None:
     with psycopg.connect(url) as connection:
+        connection.execute("DROP TABLE IF EXISTS kept")
         connection.execute("CREATE TABLE kept (n int)")
         connection.execute("INSERT INTO kept VALUES (42)")
 
 
 def test_a_committed_row_survives_a_kill(server: ScratchPostgres) -> None:
     write_row(server.url)
+    seen = len(server.log)
 
     server.kill()
     server.start()
 
     assert ask(server.url, "SELECT n FROM kept") == "42"
-    assert "automatic recovery in progress" in server.log
+    assert "automatic recovery in progress" in server.log[seen:]
 
 
 def test_a_kill_ends_open_connections_and_what_they_had_not_committed(server: ScratchPostgres) -> None:

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from strandline.errors import HistoryGap, NotFoundError, OutcomeUnknown, StoreUnavailable
+from strandline.errors import HistoryGap, LineageMismatch, NotFoundError, OutcomeUnknown, StoreUnavailable
 from strandline.persist import (
     ABSENT,
     Append,
@@ -39,6 +39,7 @@ from strandline.persist import (
     append_batch,
     append_expect,
     append_once,
+    backup,
     commit,
     compact,
     consumer,
@@ -65,6 +66,7 @@ from strandline.persist import (
     read,
     redact,
     replay,
+    restore,
     seen,
     snapshots,
     streams,
@@ -73,13 +75,15 @@ from strandline.persist import (
     verify,
 )
 from strandline.persist.backend import Expectation, Write
-from tests.conftest import KINDS, Host, Place, host_of, open_backend, place_of, postgres
+from tests.conftest import KINDS, Host, Place, open_backend, place_of, postgres, require
 from tests.crash.killing import Child
 from tests.properties.model import GLOBAL, Model
 
 STREAMS: Final = ("a", "b")
 KEYS: Final = ("x", "y")
 MAX_CRASHES: Final = 2  # in one run: starting processes is what takes the time
+MAX_MOVES: Final = 1  # likewise: it makes a store or two
+DAY_US: Final = 86_400_000_000
 
 streams_ = st.sampled_from(STREAMS)
 followed = st.sampled_from((*STREAMS, GLOBAL))
@@ -113,9 +117,10 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="strandline-model-"))
+        self.folder = self.home = Path(tempfile.mkdtemp(prefix="strandline-model-"))
         self.model = Model()
-        self.crashes = 0
+        self.crashes = self.moves = 0
+        self.now = 1_700_000_000_000_000
 
     @initialize()
     def open(self) -> None:
@@ -124,7 +129,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     def place(self) -> Place:
         if self.host is not None:
             return Place(self.host.url, {"scratch": self.folder.name.replace("_", "-")[-30:].strip("-")})
-        return place_of(self.kind, self.folder)
+        return place_of(self.kind, self.home)
 
     def opened(self) -> AtomicBackend:
         return open_backend("memory", self.folder) if self.kind == "memory" else self.place().open()
@@ -369,6 +374,41 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         stale.seq -= 1
         assert isinstance(ack(stale, seq), Conflict)
 
+    # Clocks
+
+    @rule(by=st.sampled_from([-DAY_US, DAY_US, -1, 0, 1]), key=st.sampled_from(["k1", "k2"]))
+    def the_clock_jumps(self, by: int, key: str) -> None:  # P-EVT-3, P-EVT-4, P-IDM-8
+        """A day ahead or back, or not at all: what comes next is stamped by that clock, on our side and, for
+        what asks the process, in it."""
+        self.now += by
+        with clock_at(self.now):
+            self.append("a", "u", self.now, {"n": 1, "p": ""}, globally=True)
+            self.append_once("b", key, "u", self.now, 0, globally=True)
+
+    # Moving
+
+    @precondition(lambda self: self.kind != "remote" and self.moves < MAX_MOVES)
+    @rule(through=st.none() | st.sampled_from(["memory", "sqlite"]))
+    def move(self, through: str | None) -> None:  # P-OPS-1, P-OPS-2
+        """Back up and restore into a new store; or migrate to one of another kind, and from there to it."""
+        self.moves += 1
+        if through is not None:
+            self.restore_into(self.folder / f"by way {self.moves}", through)
+        self.home = self.folder / f"moved {self.moves}"
+        self.restore_into(self.home, self.kind)
+
+    def restore_into(self, folder: Path, kind: str) -> None:
+        copy = folder.with_suffix(".copy")
+        backup(self.b, copy)
+        self.b.close()
+        folder.mkdir()
+        self.b = open_backend(kind, folder)
+        restore(self.b, copy)
+        for stream, seq in self.model.cursors.items():
+            with pytest.raises(LineageMismatch):
+                poll(consumer(self.b, f"of {stream}", stream))
+            consumer(self.b, f"of {stream}", stream, start=seq)
+
     # Leaving and crashing
 
     @precondition(lambda self: self.kind != "memory")
@@ -487,6 +527,15 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         assert sorted(cursors) == sorted(self.model.cursors.items())
 
 
+@contextmanager
+def clock_at(us: int) -> Iterator[None]:
+    """The process believes that it is this time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: us / 1_000_000)
+        patch.setattr(time, "time_ns", lambda: us * 1_000)
+        yield
+
+
 def end_connections() -> None:
     """The server ends every connection but the one that asks for it."""
     import psycopg
@@ -514,7 +563,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Sto
     kind = request.param
     host = None
     if kind == "remote":
-        host_of(tmp_path).kill()  # it asks whether there is a remote at all
+        require(kind)
         host = Host(tmp_path, scratch=True)
         host.start()
     elif kind == "postgres":
@@ -535,7 +584,7 @@ QUICK: Final = settings(
     suppress_health_check=[*HealthCheck],
 )
 SLOW: Final = settings(QUICK, max_examples=400, stateful_step_count=60, derandomize=False)
-EXAMPLES: Final = {"memory": 150, "sqlite": 50, "postgres": 10, "remote": 5}  # about 15 seconds of each
+EXAMPLES: Final = {"memory": 60, "sqlite": 20, "postgres": 6, "remote": 3}  # some seconds of each
 
 
 @pytest.mark.parametrize("machine", KINDS, indirect=True)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -144,11 +144,11 @@ class HostProcess:
 
 
 @contextmanager
-def local_postgres() -> "Iterator[FixtureFactory]":
-    """A Postgres of its own, as long as the block lasts."""
+def local_postgres(settings: Mapping[str, str] | None = None) -> "Iterator[FixtureFactory]":
+    """A Postgres of its own, with these `settings` of postgresql.conf, as long as the block lasts."""
     from strandline.conformance.fixtures import PostgresFixture
 
-    with ScratchPostgres() as server:
+    with ScratchPostgres(settings=settings) as server:
 
         def crash() -> None:
             server.kill()

@@ -79,6 +79,8 @@ def write_index(out: Path) -> None:
     lines += [
         "",
         "Certify a backend of your own: [how to write a backend](../how-to/write-a-backend.md).",
+        "Sinks have a kit too, `strandline.conformance.sinks`, which our tests run on forward, blob and one",
+        "of someone else's: [how to write a sink](../how-to/write-a-sink.md).",
         "Repeat these: `python -m strandline.conformance.publish`.",
         "",
     ]

@@ -8,7 +8,6 @@ this is green.
 of a module, or a functools.partial of one.
 """
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -26,6 +25,7 @@ from typing import Any, Literal, TypeAlias
 from strandline.conformance.case import Case, Suite
 from strandline.conformance.check import CaseFailed, shown
 from strandline.conformance.fixture import BackendFixture, FixtureFactory
+from strandline.conformance.nursery import nursery
 from strandline.conformance.scoreboard import (
     CaseResult,
     Scoreboard,
@@ -128,11 +128,13 @@ class _Run:
         self, factory: FixtureFactory, cases: list[Case], deadline: float, timeout_s: float
     ) -> tuple[list[CaseResult], str]:
         """The outcomes of the first cases, at least one; and what the process said, if it ended badly."""
-        context = multiprocessing.get_context("spawn")
+        context = nursery()
         ours, theirs = context.Pipe(duplex=False)
         with tempfile.TemporaryDirectory(prefix="slconf-") as folder:
             said = Path(folder) / "stderr"
-            process = context.Process(target=_run_cases, args=(factory, cases, theirs, str(said)))
+            process = context.Process(
+                target=_run_cases, args=(factory, cases, theirs, str(said), dict(os.environ))
+            )
             process.start()
             theirs.close()
             results: list[CaseResult] = []
@@ -177,9 +179,17 @@ class _Run:
         return None
 
 
-def _run_cases(factory: FixtureFactory, cases: list[Case], results: Connection, said: str) -> None:
-    """The process of a suite: a session of its own, so that what it starts ends with it."""
-    os.setsid()
+def _run_cases(
+    factory: FixtureFactory,
+    cases: list[Case],
+    results: Connection,
+    said: str,
+    environment: dict[str, str],
+) -> None:
+    """The process of a suite: a process group of its own, so that what it starts ends with it."""
+    os.setpgrp()
+    os.environ.clear()
+    os.environ.update(environment)
     # Through the descriptor, so that what C code and child processes write is kept as well.
     with open(said, "ab", buffering=0) as kept:  # noqa: PTH123  # as a descriptor
         os.dup2(kept.fileno(), 2)
@@ -205,7 +215,7 @@ def _end(process: BaseProcess, *, at_once: bool) -> None:
         if not process.is_alive():
             return
     assert process.pid is not None, "it was started"
-    # Not waited for yet, so its number is still its own, and that of its session.
+    # Its number is that of its group, and nobody else's as long as one of the group is there.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()

@@ -14,6 +14,7 @@ A marker, the value under `$once/<scope>/<key>`:
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 from zlib import crc32
 
@@ -54,6 +55,8 @@ from strandline.persist.value import (
 )
 
 KEPT_COMMIT_MARKERS: Final = 100_000
+MAX_RUN: Final = 2**16
+_RUN: Final = 2**40 - 87  # above all else that a sum adds up, and odd: one flipped bit makes no other length
 
 
 class Row(NamedTuple):
@@ -80,8 +83,12 @@ Step: TypeAlias = "tuple[str, list[Row]] | PutText | Delete | Truncate | Redact"
 def event_crc(stream: str, type_: str, at: Scalar, data: bytes) -> int:
     """The checksum of an event without its seq; what is stored is this plus the seq, so that a server can
     add it."""
+    return crc32(data, _crc_before_data(stream, type_, at))
+
+
+def _crc_before_data(stream: str, type_: str, at: Scalar) -> int:
     stamp = '"' + at if type(at) is str else repr(at)
-    return crc32(data, crc32(f"{stream}\0{type_}\0{stamp}\0".encode()))
+    return crc32(f"{stream}\0{type_}\0{stamp}\0".encode())
 
 
 def key_crc(key: str, text: bytes) -> int:
@@ -93,6 +100,18 @@ def pointer_sum(position: int, stream: str, seq: int, at: Scalar) -> int:
     seq."""
     stamp = '"' + at if type(at) is str else repr(at)
     return crc32(f"{GLOBAL}\0{stream}\0{stamp}".encode()) + 3 * seq + position
+
+
+def run_sum(position: int, stream: str, seq: int, at: Scalar, count: int) -> int:
+    """The checksum of a run of pointers: that of its last one, and how many they are."""
+    return pointer_sum(position, stream, seq, at) + (count - 1) * _RUN
+
+
+def run_length(sum_: int, last_sum: int) -> int:
+    """How many pointers a run says that it has, from its checksum and that of its last one; 0 if it is
+    damaged."""
+    more, rest = divmod(sum_ - last_sum, _RUN)
+    return 0 if rest or not 0 <= more < MAX_RUN else more + 1
 
 
 def put_text(key: str, value: Storable) -> PutText:
@@ -131,26 +150,33 @@ def prepare(
     hashed: list[bytes] = []
     size = 0
     stream, block = None, cast("list[Row]", None)
+    type_: Any = prepare  # what no event has
+    at: Any = None
+    globally: Any = None
     for write in writes:
         if type(write) is Append:
-            if write.stream != stream:
-                stream, block = _check_appendable(write.stream), []
+            if write[0] != stream:
+                stream, block, type_ = _check_appendable(write[0]), [], prepare
                 steps.append((stream, block))
-            type_, at = check_name("type", write.type), check_at(write.at)
-            if type(write.globally) is not bool:
-                raise UsageError(f"globally is {write.globally!r:.80}", hint="True or False")
-            data = encode(write.data)
-            size += len(data) + len(stream) + len(type_)
-            block.append(Row(type_, at, data.decode(), event_crc(stream, type_, at, data), write.globally))
+            if write[1] is not type_ or write[2] is not at or write[4] is not globally:
+                # Most events of a batch have these three in common with the one before.
+                type_, at, globally = check_name("type", write[1]), check_at(write[2]), write[4]
+                if type(globally) is not bool:
+                    raise UsageError(f"globally is {globally!r:.80}", hint="True or False")
+                before, label = _crc_before_data(stream, type_, at), len(stream) + len(type_)
+                identity = f"append\0{stream}\0{type_}\0{globally}\0".encode()
+            data = encode(write[3])
+            size += len(data) + label
+            block.append(Row(type_, at, data.decode(), crc32(data, before), globally))
             if once:
-                hashed.append(f"append\0{stream}\0{type_}\0{write.globally}\0".encode() + data)
+                hashed.append(identity + data)
         else:
             stream = None
-            step, identity = _prepare_other(write)
-            size += len(identity)
+            step, said = _prepare_other(write)
+            size += len(said)
             steps.append(step)
             if once:
-                hashed.append(_identity(write, identity))
+                hashed.append(_identity(write, said))
     if size > MAX_COMMIT_BYTES:
         raise NotStorable(
             f"a commit of {size:,} bytes is over the limit of {MAX_COMMIT_BYTES:,}",
@@ -296,8 +322,10 @@ def decide(tx: Transaction, prepared: Prepared) -> Outcome:
             stream, rows = cast("tuple[str, list[Row]]", step)
             mark = marks[stream] if stream in marks else tx.head(stream)[0]
             tx.add(stream, mark + 1, rows)
-            for seq, (row, write) in enumerate(zip(rows, appends, strict=False), mark + 1):
-                events.append(make_event(stream, seq, row.type, row.at, write.data))
+            events += [
+                make_event(stream, seq, row[0], row[1], write[3])
+                for seq, row, write in zip(count(mark + 1), rows, appends, strict=False)
+            ]
             marks[stream] = mark + len(rows)
         elif type(step) is PutText:
             tx.put(step)
@@ -319,15 +347,16 @@ def marker_runs(events: Sequence[Event]) -> list[list[Storable]]:
     """What a marker remembers of the events: consecutive ones of a stream with one `at` are one run."""
     runs: list[list[Storable]] = []
     for event in events:
-        if runs and runs[-1][0] == event.stream and _is_same_at(runs[-1][2], event.at):
+        if runs and runs[-1][0] == event.stream and is_same_at(runs[-1][2], event.at):
             runs[-1][3] += 1
         else:
             runs.append([event.stream, event.seq, event.at, 1])
     return runs
 
 
-def _is_same_at(left: Scalar, right: Scalar) -> bool:
-    return type(left) is type(right) and repr(left) == repr(right)  # 1 is not 1.0, 0.0 is not -0.0
+def is_same_at(left: Scalar, right: Scalar) -> bool:
+    """1 is not 1.0, 0.0 is not -0.0."""
+    return left is right or (type(left) is type(right) and repr(left) == repr(right))
 
 
 def _unmet(tx: Transaction, expectation: Expectation, expected: str | None) -> Conflict | None:

@@ -1,6 +1,6 @@
 """Optimistic concurrency: an append that states where it thinks the stream is."""
 
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from strandline.persist.backend import Append, Backend, ExpectSeq
 from strandline.persist.event import Conflict, Event, Scalar, Storable
@@ -8,6 +8,9 @@ from strandline.persist.lift import atomic
 from strandline.persist.log import only_event
 from strandline.persist.reserved import guard
 from strandline.persist.value import check_name
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 def append_expect(
@@ -28,7 +31,7 @@ def append_expect(
     return outcome if isinstance(outcome, Conflict) else only_event(outcome)
 
 
-def is_conflict(x: object) -> TypeGuard[Conflict]:
+def is_conflict(x: object) -> "TypeIs[Conflict]":
     return isinstance(x, Conflict)
 
 

@@ -50,7 +50,6 @@ def global_events(
     """Positions with their events, lazily and by pages; HistoryGap if they are trimmed, before it starts or
     under it."""
     store, position = atomic(b), max(first, 1)
-    _refuse_trimmed(b, first)
     while position <= MAX_SEQ and (page := list(store.global_range(position, limit=PAGE))):
         if page[0][0] != position:
             raise HistoryGap(GLOBAL, prior_seq=position - 1, truncated_through=page[0][0] - 1)

@@ -46,6 +46,8 @@ def backup(b: Backend, path: "str | Path") -> dict[str, int]:
     """
     from pathlib import Path
 
+    from strandline.persist.backends.sqlite_file import sync_folder
+
     source, target = _portable(b, "backup"), Path(path)
     partial = target.with_name(f".strandline-backup-{os.urandom(4).hex()}")
     try:
@@ -56,7 +58,7 @@ def backup(b: Backend, path: "str | Path") -> dict[str, int]:
             reach("backup.named")
         finally:
             _remove(partial)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         raise StoreUnavailable(
             f"the backup {str(target)!r:.200} cannot be written: {error.strerror}",
@@ -182,11 +184,3 @@ def _portable(b: Backend, verb: str) -> Portable:
 def _remove(partial: "Path") -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         partial.with_name(partial.name + suffix).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: "Path") -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

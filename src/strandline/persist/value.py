@@ -12,8 +12,8 @@ ensure_ascii=False)` writes it. What JSON lacks is a mapping with one `$` key:
     {"$absent":[]}                                           ABSENT, on the wire only
 
 orjson writes the same bytes and is several times quicker, but it also writes what we must refuse (NaN as
-null, a tuple as a list) and floats with an exponent in another form. So one walk decides: refuse, let
-orjson write it, or rewrite it for `json`.
+null, a tuple as a list) and floats with an exponent in another form. So a quick walk lets orjson write what
+is plain, and a second one refuses the rest or rewrites it.
 """
 
 import json
@@ -43,6 +43,7 @@ _SPECIAL: Final[dict[type, dict[str, tuple[type, ...]]]] = {
     ProjectionState: {"value": (), "seq": (int,)},
     BlobRef: {"cid": (str,), "size": (int,), "mime": (str,)},
 }
+_TAGS: Final[dict[type, str]] = {Event: "$event", ProjectionState: "$state", BlobRef: "$blob"}
 
 
 def encode(value: Storable) -> bytes:
@@ -148,12 +149,13 @@ def _check_unusual_name(what: str, name: object, most: int) -> str:
 
 def _encode(value: Any, depth: int) -> bytes:
     try:
-        if _is_plain(value, depth):
+        if is_plain(value, depth):
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        text = json.dumps(
-            _rewrite(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-        return text.encode()
+        exponents: list[float] = []
+        made = _rewrite(value, depth, exponents)
+        if not exponents:
+            return orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
+        return json.dumps(made, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     except (_Refused, orjson.JSONEncodeError, UnicodeEncodeError) as error:
         raise NotStorable(
             f"{_fault(value, depth) or error} cannot be stored",
@@ -162,81 +164,74 @@ def _encode(value: Any, depth: int) -> bytes:
 
 
 class _Refused(Exception):
-    """Found by the quick walk; _fault then says what and where."""
+    """Found by a quick walk; _fault then says what and where."""
 
 
-def _is_plain(value: Any, depth: int) -> bool:  # noqa: C901  # one walk, written out for speed
-    """Whether orjson writes `value` as the canonical bytes. Raises _Refused for what is not storable."""
+def is_plain(value: Any, depth: int) -> bool:
+    """Whether orjson writes `value` as the canonical bytes, or refuses it as we do (a key that is no str).
+    The common kinds come first and are looked at in place: this walk is half the price of an append."""
     kind = type(value)
     if kind is dict:
         if depth >= MAX_DEPTH:
-            raise _Refused
-        plain = True
-        for key, item in value.items():
-            if type(key) is not str:
-                raise _Refused
+            return False
+        for item in value.values():
             kind = type(item)
-            if kind in _PLAIN:
+            if kind is str:
                 continue
             if kind is int:
                 if not _LOW <= item <= MAX_SEQ:
-                    plain = False
-            elif not _is_plain(item, depth + 1):
-                plain = False
-        return plain and not (len(value) == 1 and next(iter(value)).startswith("$"))
+                    return False
+            elif kind not in _PLAIN and not is_plain(item, depth + 1):
+                return False
+        if len(value) == 1:
+            (key,) = value
+            return type(key) is str and key[:1] != "$"
+        return True
     if kind is list:
         if depth >= MAX_DEPTH:
-            raise _Refused
-        plain = True
-        for item in value:
-            if type(item) not in _PLAIN and not _is_plain(item, depth + 1):
-                plain = False
-        return plain
+            return False
+        for item in value:  # noqa: SIM110  # a generator takes longer
+            if type(item) not in _PLAIN and not is_plain(item, depth + 1):
+                return False
+        return True
+    if kind is float:  # orjson has another form of an exponent, and writes NaN as null
+        return bool(1e-4 <= value < 1e16 or value == 0.0 or -1e16 < value <= -1e-4)
     if kind is int:
         return bool(_LOW <= value <= MAX_SEQ)
-    if kind is float:
-        if value == 0.0 or 1e-4 <= value < 1e16 or -1e16 < value <= -1e-4:
-            return True
-        if isfinite(value):
-            return False  # written with an exponent, of which orjson has another form
-        raise _Refused
-    if kind in _PLAIN:
-        return True
-    if kind is Event:
-        _is_plain([value.stream, value.seq, value.type, value.at, value.data], depth)
-        if type(value.stream) is not str or type(value.type) is not str or type(value.seq) is not int:
-            raise _Refused
-        if type(value.at) not in (int, float, str):
-            raise _Refused
-    elif kind is ProjectionState:
-        _is_plain([value.value, value.seq], depth)
-        if type(value.seq) is not int:
-            raise _Refused
-    elif kind is BlobRef:
-        if type(value.cid) is not str or type(value.size) is not int or type(value.mime) is not str:
-            raise _Refused
-    elif not (value is ABSENT and depth < 0):
-        raise _Refused
-    return False
+    return kind in _PLAIN
 
 
-def _rewrite(value: Any) -> Any:
-    """A storable value as JSON has it."""
+def _rewrite(value: Any, depth: int, exponents: list[float]) -> Any:
+    """A storable value as JSON has it, and the floats in it that are written with an exponent."""
     kind = type(value)
-    if kind is dict:
-        mapping = {key: _rewrite(item) for key, item in value.items()}
+    if kind in _PLAIN:
+        return value
+    if kind is int:
+        return value if _LOW <= value <= MAX_SEQ else {"$int": format(value, "x")}
+    if kind is float:
+        if not isfinite(value):
+            raise _Refused
+        if not is_plain(value, depth):
+            exponents.append(value)
+        return value
+    if kind is dict or kind is list:
+        if depth >= MAX_DEPTH:
+            raise _Refused
+        if kind is list:
+            return [_rewrite(item, depth + 1, exponents) for item in value]
+        if not all(type(key) is str for key in value):
+            raise _Refused
+        mapping = {key: _rewrite(item, depth + 1, exponents) for key, item in value.items()}
         return {"$map": mapping} if len(value) == 1 and next(iter(value)).startswith("$") else mapping
-    if kind is list:
-        return [_rewrite(item) for item in value]
-    if kind is int and not _LOW <= value <= MAX_SEQ:
-        return {"$int": format(value, "x")}
-    if kind is Event:
-        return {"$event": [value.stream, *map(_rewrite, (value.seq, value.type, value.at, value.data))]}
-    if kind is ProjectionState:
-        return {"$state": [_rewrite(value.value), _rewrite(value.seq)]}
-    if kind is BlobRef:
-        return {"$blob": [value.cid, _rewrite(value.size), value.mime]}
-    return {"$absent": []} if value is ABSENT else value
+    if kind in _SPECIAL:
+        for name, allowed in _SPECIAL[kind].items():
+            if allowed and type(getattr(value, name)) not in allowed:
+                raise _Refused
+        fields = [getattr(value, name) for name in _SPECIAL[kind]]
+        return {_TAGS[kind]: _rewrite(fields, depth, exponents)}
+    if value is ABSENT and depth < 0:
+        return {"$absent": []}
+    raise _Refused
 
 
 def _revive(value: Any) -> Any:

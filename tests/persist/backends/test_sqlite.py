@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ from strandline.persist import (
     truncate_through,
     verify,
 )
-from strandline.persist.backend import Portable
+from strandline.persist.backend import AtomicBackend, Portable
 from strandline.persist.backends import sqlite, sqlite_file, sqlite_read
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite_file import APPLICATION_ID, connect, refuse_affected_library
@@ -274,6 +275,50 @@ def test_an_upgrade_that_fails_changes_nothing(
         assert len(read(b, "s")) == 5
     with raw(path) as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'fine'").get == 0
+
+
+def test_pointers_of_the_first_format_are_runs_of_one(path: Path) -> None:  # P-OPS-3, P-GLB-2
+    with closing(SqliteBackend(path)) as b:
+        for n in range(3):
+            append(b, "s", "t", 1, {"n": n}, globally=True)
+        before = read_global(b)
+    with raw(path) as connection:
+        connection.pragma("user_version", 1)
+
+    with closing(SqliteBackend(path, read_only=True)) as b:
+        assert (read_global(b), b.info()["format"]) == (before, 1)
+    with closing(SqliteBackend(path)) as b:
+        append_batch(b, "s", [("t", 1, {"n": 3}), ("t", 1, {"n": 4})], globally=True)
+        assert [as_any(event).data["n"] for event in read_global(b)] == [0, 1, 2, 3, 4]
+        assert (b.info()["format"], verify(b)) == (2, [])
+
+
+def test_a_batch_of_one_time_is_one_row_of_the_global_order(path: Path) -> None:  # P-GLB-2, P-GLB-9, P-GLB-11
+    def filled(b: AtomicBackend) -> None:
+        for n in range(4):
+            kept = [Append("a", "t", 7, {"n": n, "i": i}, globally=True) for i in range(4)]
+            apart = [Append("b", "t", i, {"n": n, "i": i}, globally=i % 2 == 0) for i in range(4)]
+            commit(b, [], [*kept, *apart])
+        b.truncate_through("a", 6)
+        b.truncate_through("$global", 2)
+
+    with closing(SqliteBackend(path)) as b:
+        filled(b)
+        filled(model := mem_backend())
+        assert rows_of(path, "pointers") == 4 * 3
+        for first, limit in product(range(26), (1, 2, 3, 5, 100)):
+            assert [*b.global_range(first, limit=limit)] == [*model.global_range(first, limit=limit)]
+            for start, end in ((None, None), (7, 7), (None, 2)):
+                found, wanted = (
+                    [*each.read_range("$global", first, first + 7, limit=limit, start=start, end=end)]
+                    for each in (b, model)
+                )
+                assert found == wanted
+        copy = path.with_name("copy.db")
+        backup(b, copy)
+        assert verify(b) == []
+    with closing(SqliteBackend(copy)) as again:
+        assert [*again.global_range(1, limit=100)] == [*model.global_range(1, limit=100)]
 
 
 def test_many_that_open_an_older_format_at_once_upgrade_it_once(
@@ -740,9 +785,19 @@ EDITS: dict[str, tuple[str, list[tuple[str, str, int]]]] = {
     ),
     "the at of a pointer": ("UPDATE pointers SET at = 'now' WHERE position = 2", [("pointer", "$global", 2)]),
     "a missing pointer": ("DELETE FROM pointers WHERE position = 2", [("event", "$global", 2)]),
+    "the last pointer of a run": (
+        "UPDATE pointers SET event = event - 1 WHERE position = 8",
+        [("event", "$global", 4), ("pointer", "$global", 8)],
+    ),
+    "the length of a run": (
+        "UPDATE pointers SET sum = sum - 1 WHERE position = 8",
+        [("event", "$global", 4), ("pointer", "$global", 8)],
+    ),
+    "a missing run": ("DELETE FROM pointers WHERE position = 8", [("event", "$global", 4)]),
+    "a pointer before a run": ("DELETE FROM pointers WHERE position = 3", [("event", "$global", 3)]),
     "a pointer above the mark": (
-        "UPDATE streams SET mark = 2 WHERE name = '$global'",
-        [("mark", "$global", 2)],
+        "UPDATE streams SET mark = 7 WHERE name = '$global'",
+        [("mark", "$global", 7)],
     ),
 }
 
@@ -754,6 +809,7 @@ def test_verify_names_what_was_changed_behind_its_back(name: str, path: Path) ->
         append_once(b, "s", "key", "other", 10, {"n": 10})
         for n in range(3):
             append(b, "g", "t", n, {"n": n}, globally=True)
+        append_batch(b, "g", [("t", 9, {"n": n}) for n in range(5)], globally=True)
         kv_put(b, "k", 1)
         checkpoint(b, "g", "snap", total, 0)
         s7 = place(b, "s", 7)

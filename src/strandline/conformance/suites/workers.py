@@ -3,7 +3,7 @@
 The functions that run in other processes are here, since those import them by name.
 """
 
-import multiprocessing
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from strandline.conformance.check import CaseFailed
 from strandline.conformance.fixture import BackendFixture, Opener
+from strandline.conformance.nursery import nursery
 from strandline.persist import (
     OutcomeUnknown,
     StoreUnavailable,
@@ -67,12 +68,14 @@ def in_threads(n: int, work: Callable[[int], Result]) -> list[Result]:
 
 def in_processes(f: BackendFixture, job: Job, n: int, *args: Any) -> list[Any]:
     """`job(b, index, *args)` in `n` processes, each with a backend of its own on the present store."""
-    context = multiprocessing.get_context("spawn")
+    context = nursery()
     pipes, processes = [], []
     try:
         for index in range(n):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_run_job, args=(f.opener(), job, index, args, theirs))
+            process = context.Process(
+                target=_run_job, args=(os.getpgrp(), f.opener(), job, index, args, theirs)
+            )
             process.start()
             theirs.close()
             pipes.append(ours)
@@ -89,7 +92,10 @@ def in_processes(f: BackendFixture, job: Job, n: int, *args: Any) -> list[Any]:
             process.join()
 
 
-def _run_job(opener: Opener, job: Job, index: int, args: tuple[Any, ...], pipe: Connection) -> None:
+def _run_job(
+    group: int, opener: Opener, job: Job, index: int, args: tuple[Any, ...], pipe: Connection
+) -> None:
+    os.setpgid(0, group)  # whoever ends the suite ends this as well
     try:
         b = opener()
         last_seq(b, "ready")
@@ -116,9 +122,9 @@ class Writer:
     """A process that writes without end and reports each acknowledged write."""
 
     def __init__(self, f: BackendFixture, job: Job) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = nursery()
         self._acks, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_write, args=(f.opener(), job, theirs))
+        self._process = context.Process(target=_write, args=(os.getpgrp(), f.opener(), job, theirs))
         self._process.start()
         theirs.close()
         self.acknowledged: list[Any] = []
@@ -164,8 +170,9 @@ def writing(f: BackendFixture, job: Job) -> Iterator[Writer]:
         writer.kill()
 
 
-def _write(opener: Opener, job: Job, acks: Connection) -> None:
+def _write(group: int, opener: Opener, job: Job, acks: Connection) -> None:
     """A write whose outcome is unknown, or that was refused because the host is gone, is not acknowledged."""
+    os.setpgid(0, group)
     try:
         b = opener()
         for ack in job(b):

@@ -7,6 +7,7 @@ checksums to look at; a durable backend differs only in surviving.
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from strandline.errors import EventCorrupt, UsageError
@@ -51,16 +52,17 @@ class MemoryBackend:
         self._commit_markers: list[str] = []
         self._lineage = os.urandom(16).hex()
         self._counts = {"commits": 0, "conflicts": 0}
-        self._changed = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pid = os.getpid()
         self._is_closed = False
 
-    def _held(self) -> threading.Condition:
+    def _held(self) -> AbstractContextManager[bool]:
         if os.getpid() != self._pid:
             raise UsageError("the store was opened by a parent process", hint="open one after a fork")
         if self._is_closed:
             raise UsageError("the store is closed", hint="open another")
-        return self._changed
+        return self._lock  # itself, not the condition around it, which takes it in Python
 
     # Writing
 
@@ -164,19 +166,23 @@ class MemoryBackend:
         end: Scalar | None = None,
     ) -> Iterator[Event]:
         check_limit(limit)
+        page: list[Event] = []
         with self._held():
-            mark, truncated = self.head(stream)
-            page: list[Event] = []
-            for seq in range(max(first, truncated + 1), min(last, mark) + 1):
+            if (found := self._streams.get(stream)) is None:
+                return iter(page)
+            for seq in range(max(first, found.truncated_through + 1), min(last, found.last_seq) + 1):
                 if len(page) >= limit:
                     break
-                row = self._streams[stream].rows.get(seq)
+                row = found.rows.get(seq)
                 if row and (type is None or row[0] == type) and is_within(row[1], start, end):
                     page.append(self._event(stream, seq, row))
         return iter(page)
 
     def event_at(self, stream: str, seq: int) -> Event | None:
-        return next(self.read_range(stream, seq, seq, limit=1), None)
+        with self._held():
+            found = self._streams.get(stream)
+            row = found.rows.get(seq) if found else None
+            return self._event(stream, seq, row) if row else None
 
     def global_range(self, first: int, *, limit: int) -> Iterator[tuple[int, Event | Compacted]]:
         with self._held():

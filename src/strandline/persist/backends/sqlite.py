@@ -48,6 +48,8 @@ from strandline.persist.backends.sqlite_file import (
 )
 from strandline.persist.backends.sqlite_read import (
     DAMAGED_PAGE,
+    RUNS,
+    global_rows,
     is_damage,
     located,
     located_globally,
@@ -170,6 +172,7 @@ class SqliteBackend:
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
                 yield tx
+                tx.flush()
                 self._refuse_if_replaced()
                 reach("commit.before")
             except BaseException as error:
@@ -380,17 +383,18 @@ class SqliteBackend:
             return iter(())
         within, bindings = time_bounds(start, end)
         with self._reader(lambda: located_pointer(connection, first)) as connection:
-            rows: list[Any] = connection.execute(
-                "SELECT position, s.name, event & ?, at FROM pointers JOIN streams s ON s.id = event >> ?"
-                f" WHERE position BETWEEN ? AND ? AND {within} ORDER BY position LIMIT ?",
-                (SEQ_MASK, SEQ_BITS, max(first, trimmed(connection) + 1), last, *bindings, most),
+            first = max(first, trimmed(connection) + 1)
+            runs: list[Any] = connection.execute(
+                f"SELECT position, before, s.name, event & {SEQ_MASK}, at FROM ({RUNS})"
+                f" CROSS JOIN streams s ON s.id = event >> {SEQ_BITS} WHERE {within} LIMIT ?",
+                (first, most if start is end is None else -1, *bindings, most),
             ).fetchall()
-        return iter(
-            [
-                Event(GLOBAL, position, "pointer", at, {"stream": name, "seq": seq})
-                for position, name, seq, at in rows
-            ]
+        pointers = (
+            Event(GLOBAL, place, "pointer", at, {"stream": name, "seq": seq - position + place})
+            for position, before, name, seq, at in runs
+            for place in range(before + 1, min(position, last) + 1)
         )
+        return iter(list(islice(pointers, most)))
 
     def event_at(self, stream: str, seq: int) -> Event | None:
         return next(self.read_range(stream, seq, seq, limit=1), None) if seq >= 1 else None
@@ -400,21 +404,14 @@ class SqliteBackend:
         if first > MAX_SEQ:
             return iter(())
         with self._reader(lambda: located_globally(connection, max(first, 1))) as connection:
-            rows = connection.execute(
-                "SELECT position, s.name, event & ?1, t.name, e.at, e.data FROM pointers p"
-                " JOIN streams s ON s.id = event >> ?2"
-                " LEFT JOIN events e ON e.id = event AND event & ?1 > s.truncated"
-                " LEFT JOIN types t ON t.id = e.type"
-                " WHERE position >= ?3 ORDER BY position LIMIT ?4",
-                (SEQ_MASK, SEQ_BITS, max(first, trimmed(connection) + 1), most),
-            )
             page: list[tuple[int, Event | Compacted]] = []
             size = 0
-            for position, stream, seq, type_, at, text in rows:
+            for position, stream, seq, type_, at, text in global_rows(connection, first, most):
                 if text is None:
                     page.append((position, Compacted(stream, seq)))
                 else:
-                    page.append((position, make_event(stream, seq, type_, at, decode(text))))
+                    name = self._seen.type_names.get(type_) or self._type_name(connection, type_)
+                    page.append((position, make_event(stream, seq, name, at, decode(text))))
                     size += len(text)
                     if size > PAGE_BYTES:
                         break
@@ -592,6 +589,7 @@ class SqliteBackend:
                         raw = tx.raw(name, n)
                         tx.remove(name, n)
                         decide(tx, prepare([], quarantine_writes(name, n, at, raw)))
+                tx.flush()  # before the check is on again: it may have to write on a page that is damaged
             except apsw.Error as error:
                 if not is_damage(error):
                     raise
@@ -659,10 +657,10 @@ class SqliteBackend:
 def _decided(tx: SqliteTransaction, prepared: Prepared) -> Outcome | BaseException:
     """One commit of a group. It raises before its first write, so the others are not touched; if it has
     written all the same (a stream is full), only undoing the whole group undoes it."""
-    before = tx.changes()
+    before = tx.writes
     try:
         return decide(tx, prepared)
     except StrandlineError as error:
-        if tx.changes() != before:
+        if tx.writes != before:
             raise
         return error

@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import os
 import secrets
 import threading
 import time
@@ -44,7 +45,7 @@ def open_file(
     try:
         _refuse_no_file(path, creates)
         if creates:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
         connection = connect(path, create=creates, **options)  # type: ignore[arg-type]  # as given to us
         _settle_format(connection, path, busy_timeout_s, read_only=read_only, creates=creates)
         if not _is_checked(connection):
@@ -61,6 +62,23 @@ def open_file(
             raise _refusal(path, error) from error
         raise
     return connection
+
+
+def _make_folder(folder: Path) -> None:
+    """SQLite syncs the folder that holds a store, not the ones above: a power cut could take them with it."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_folder(made.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_no_file(path: Path, creates: bool) -> None:
@@ -179,9 +197,13 @@ def _settle_format(
 
 def _read_header(connection: apsw.Connection) -> tuple[int, int, bool]:
     """Format, owner, and whether there is anything, all of one instant: another process may be making it."""
-    with connection:
+    connection.execute("BEGIN")
+    try:
         found, owner = connection.pragma("user_version"), connection.pragma("application_id")
         has_tables = bool(connection.execute("SELECT count(*) FROM sqlite_schema").get)
+    finally:
+        with suppress(apsw.SQLError):  # a read that fails has ended it, and is what should be told
+            connection.execute("ROLLBACK")
     return found, owner, has_tables
 
 

@@ -1,6 +1,7 @@
 """The queries of a SQLite store: pages of events by range, type and time, each a seek and a short walk."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 import apsw
@@ -18,6 +19,12 @@ _ON_THE_WAY: Final = "a page on the way to it does not match its checksum"
 _LOOKED_AT: Final = 1000
 
 _COLUMNS: Final = "SELECT id, type, at, data FROM events"
+# The runs of the global order from position ?1 on, at most ?2, each with the position before its first.
+RUNS: Final = (
+    "SELECT position, event, at, sum, coalesce((SELECT max(q.position) FROM pointers q"
+    " WHERE q.position < p.position AND q.position >= ?1), ?1 - 1) AS before"
+    " FROM pointers p WHERE position >= ?1 ORDER BY position LIMIT ?2"
+)
 
 
 def trimmed(connection: apsw.Connection) -> int:
@@ -56,6 +63,50 @@ def page_rows(
         hint = "" if type_ is None else " INDEXED BY events_type"
         return connection.execute(f"{_COLUMNS}{hint} WHERE {visible} ORDER BY id LIMIT ?", (*bounds, limit))
     return _rows_in_time(connection, stream, visible, bounds, limit, start, end)
+
+
+def global_rows(
+    connection: apsw.Connection, first: int, limit: int
+) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
+    """(position, stream, seq, type, at, data) of one page of the global order; of an event that is gone the
+    last three are None."""
+    first = max(first, trimmed(connection) + 1)
+    return islice(_filled(_runs_with_events(connection, first, limit), limit), limit)
+
+
+def _runs_with_events(connection: apsw.Connection, first: int, limit: int) -> Iterable[tuple[Any, ...]]:
+    """Each run with each of its events that is there, or with none."""
+    return connection.execute(
+        f"SELECT position, before, event & {SEQ_MASK}, s.name, e.id & {SEQ_MASK}, e.type, e.at, e.data"
+        f" FROM ({RUNS}) CROSS JOIN streams s ON s.id = event >> {SEQ_BITS}"
+        f" LEFT JOIN events e ON e.id BETWEEN"
+        f" max(event - position + before, (s.id << {SEQ_BITS}) + s.truncated) + 1 AND event LIMIT ?2",
+        (first, limit),
+    )
+
+
+def _filled(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
+    """Every position of every run, with what is there. The last run may go on after the last row that was
+    asked for."""
+    position = done = number = offset = 0
+    stream, seq = "", None
+    for number, row in enumerate(rows, 1):  # noqa: B007  # how many came is asked below
+        last, before, last_seq, name, seq, type_, at, text = row
+        if last != position:
+            yield from _gone(stream, offset, done, position)
+            position, done, offset, stream = last, before, last - last_seq, name
+        if seq is not None:
+            yield from _gone(stream, offset, done, seq + offset - 1)
+            done = seq + offset
+            yield done, stream, seq, type_, at, text
+    if number < limit or seq is None:
+        yield from _gone(stream, offset, done, position)
+
+
+def _gone(
+    stream: str, offset: int, done: int, through: int
+) -> Iterator[tuple[int, str, int, None, None, None]]:
+    return ((place, stream, place - offset, None, None, None) for place in range(done + 1, through + 1))
 
 
 def _rows_in_time(
@@ -127,14 +178,15 @@ def located_globally(connection: apsw.Connection, first: int) -> EventCorrupt:
     """The first event that cannot be read in the global order, or the position that should name it."""
     found = located_pointer(connection, first)
     query = (
-        "SELECT s.name, event FROM pointers JOIN streams s ON s.id = event >> ?"
-        " WHERE position >= ? AND position < ? ORDER BY position"
+        f"SELECT position, before, s.name, event FROM ({RUNS})"
+        f" CROSS JOIN streams s ON s.id = event >> {SEQ_BITS}"
     )
-    until = found.seq if found.seq != first else first + _LOOKED_AT
+    until = first + _LOOKED_AT if found.seq in (None, first) else found.seq
     try:
-        for stream, id_ in connection.execute(query, (SEQ_BITS, first, until)):
-            if not _is_readable(connection, "SELECT data FROM events WHERE id = ?", id_):
-                return EventCorrupt(stream, id_ & SEQ_MASK, DAMAGED_PAGE)
+        for position, before, stream, last in connection.execute(query, (first, _LOOKED_AT)):
+            for id_ in range(last - position + before + 1, last + min(0, until - 1 - position) + 1):
+                if not _is_readable(connection, "SELECT data FROM events WHERE id = ?", id_):
+                    return EventCorrupt(stream, id_ & SEQ_MASK, DAMAGED_PAGE)
     except apsw.Error as error:
         if not is_damage(error):
             raise

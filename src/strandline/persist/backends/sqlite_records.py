@@ -14,6 +14,7 @@ from strandline.persist.backends.sqlite_read import (
     trimmed,
 )
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.commit import pointer_sum, run_length
 from strandline.persist.reserved import COMMIT_SCOPE, ONCE, reserved_prefix
 
 _COMMIT_MARKERS = reserved_prefix(ONCE, COMMIT_SCOPE)
@@ -68,13 +69,29 @@ def _pointers(connection: apsw.Connection) -> Iterator[Record]:
         " WHERE position > ? ORDER BY position"
     )
     try:
-        for row in connection.execute(query, (SEQ_MASK, SEQ_BITS, last)):
-            yield Record("pointer", row)
-            last = row[0]
+        for run in connection.execute(query, (SEQ_MASK, SEQ_BITS, last)):
+            for pointer in unrolled(*run):
+                if pointer[0] > last:
+                    yield Record("pointer", pointer)
+                    last = pointer[0]
     except apsw.Error as error:
         if is_damage(error):
             raise located_pointer(connection, last + 1) from error
         raise
+
+
+def unrolled(position: int, stream: Any, seq: int, at: Any, sum_: Any) -> Iterator[tuple[Any, ...]]:
+    """The pointers of a run, each as it would be alone; a run that is damaged is its last one, as it is."""
+    try:
+        count = run_length(sum_, pointer_sum(position, stream, seq, at))
+    except TypeError:  # what is damaged may be of any type
+        count = 0
+    if not 0 < count <= min(position, seq):
+        yield position, stream, seq, at, sum_
+        return
+    for back in range(count - 1, -1, -1):
+        place, number = position - back, seq - back
+        yield place, stream, number, at, pointer_sum(place, stream, number, at)
 
 
 class Loader:

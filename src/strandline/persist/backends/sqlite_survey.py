@@ -13,6 +13,7 @@ import apsw
 from strandline.persist.audit import audit, is_sound_event
 from strandline.persist.backend import Damage, Record
 from strandline.persist.backends.sqlite_read import is_damage
+from strandline.persist.backends.sqlite_records import unrolled
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.reserved import GLOBAL
 
@@ -72,8 +73,8 @@ def surveyed(connection: apsw.Connection, lineage: str, unread: Unread) -> Itera
             yield Record("event", (name, seq, types.get(type_), *rest))
     heads = {id_: head for id_, *head in streams}
     _, mark, truncated = next((head for head in heads.values() if head[0] == GLOBAL), (GLOBAL, 0, 0))
-    for position, id_, *rest in _pointers(connection, mark, truncated, unread):
-        yield Record("pointer", (position, heads.get(id_, (None,))[0], *rest))
+    for pointer in _pointers(connection, mark, truncated, unread, heads):
+        yield Record("pointer", pointer)
 
 
 def _events(
@@ -96,14 +97,16 @@ def _events(
 
 
 def _pointers(
-    connection: apsw.Connection, mark: int, truncated: int, unread: Unread
+    connection: apsw.Connection, mark: int, truncated: int, unread: Unread, heads: dict[int, list[Any]]
 ) -> Iterator[tuple[Any, ...]]:
     def read(first: int, limit: int) -> Iterable[tuple[Any, ...]]:
-        return connection.execute(
+        rows = connection.execute(
             "SELECT position, event >> ?, event & ?, at, sum FROM pointers"
             " WHERE position >= ? ORDER BY position LIMIT ?",
             (SEQ_BITS, SEQ_MASK, first, limit),
         )
+        for position, id_, *rest in rows:
+            yield from unrolled(position, heads.get(id_, [None])[0], *rest)
 
     def skip(first: int, last: int) -> Iterator[tuple[Any, ...]]:
         unread.add("pointer", GLOBAL, first, last)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import apsw
 
 from strandline.errors import StoreUnavailable
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, PutText, Row, pointer_sum
+from strandline.persist.commit import KEPT_COMMIT_MARKERS, MAX_RUN, PutText, Row, is_same_at, run_sum
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
@@ -28,15 +28,31 @@ class Names:
 
 
 class SqliteTransaction:
-    """Works on the writer's connection, inside BEGIN IMMEDIATE … COMMIT."""
+    """Works on the writer's connection, inside BEGIN IMMEDIATE … COMMIT.
+
+    What is written together is handed to SQLite together: blocks, marks and keys wait here until `flush`, and
+    `head` and `text` look here first. So a group of commits costs a few statements, not a few for each.
+    """
 
     def __init__(self, connection: apsw.Connection, names: Names) -> None:
         self._run = connection.execute
         self._run_many = connection.executemany
-        self.changes = connection.total_changes
         self._names = names
+        self._heads: dict[str, tuple[int, int]] = {}
+        self._marks: dict[str, int] = {}
+        self._events: list[tuple[Any, ...]] = []
+        self._pointers: list[tuple[Any, ...]] = []
+        self._keys: dict[str, PutText | None] = {}
+        self._commit_markers: list[tuple[str]] = []
+        self.writes = 0
 
     def head(self, stream: str) -> tuple[int, int]:
+        found = self._heads.get(stream)
+        if found is None:
+            found = self._heads[stream] = self._stored_head(stream)
+        return found
+
+    def _stored_head(self, stream: str) -> tuple[int, int]:
         id_ = self._names.streams.get(stream)
         if id_ is not None:
             known: Any = self._run("SELECT mark, truncated FROM streams WHERE id = ?", (id_,)).fetchone()
@@ -48,6 +64,9 @@ class SqliteTransaction:
         return row[1], row[2]
 
     def text(self, key: str) -> str | None:
+        if key in self._keys:
+            step = self._keys[key]
+            return None if step is None else step.text
         row = self._run("SELECT value FROM keys WHERE name = ?", (key,)).fetchone()
         return None if row is None else row[0]
 
@@ -55,6 +74,7 @@ class SqliteTransaction:
         mark, truncated = self.head(stream)
         if not truncated < seq <= mark or stream == GLOBAL:
             return None
+        self.flush()
         found = self._run(
             "SELECT t.name, at, data FROM events JOIN types t ON t.id = events.type WHERE events.id = ?",
             ((self._names.streams[stream] << SEQ_BITS) + seq,),
@@ -67,50 +87,80 @@ class SqliteTransaction:
             raise StoreUnavailable(
                 f"stream {stream!r} is full at {SEQ_MASK:,} events", hint="go on in another stream"
             )
-        id_ = self._set_mark(stream, first, last)
+        self.writes += 1
+        id_ = self._set_mark(stream, last)
         base = id_ << SEQ_BITS
-        types = {row.type: self._type(row.type) for row in rows}
-        insert = "INSERT INTO events (id, stream, type, at, data, sum) VALUES (?, ?, ?, ?, ?, ?)"
-        if len(rows) == 1:
-            row = rows[0]
-            self._run(insert, (base + first, id_, types[row.type], row.at, row.text, row.crc + first))
-        else:
-            self._run_many(
-                insert,
-                [
-                    (base + seq, id_, types[type_], at, text, crc + seq)
-                    for seq, (type_, at, text, crc, _) in enumerate(rows, first)
-                ],
-            )
-        if any(row.globally for row in rows):
+        types = {type_: self._type(type_) for type_ in {row[0] for row in rows}}
+        self._events += [
+            (base + seq, id_, types[type_], at, text, crc + seq)
+            for seq, (type_, at, text, crc, _) in enumerate(rows, first)
+        ]
+        if any(row[4] for row in rows):
             self._point(stream, base, first, rows)
 
     def put(self, step: PutText) -> None:
-        self._run("INSERT OR REPLACE INTO keys (name, value, sum) VALUES (?, ?, ?)", step)
+        self.writes += 1
+        self._keys[step.key] = step
 
     def delete(self, key: str) -> None:
-        self._run("DELETE FROM keys WHERE name = ?", (key,))
+        self.writes += 1
+        self._keys[key] = None
 
     def truncate(self, stream: str, n: int) -> None:
+        self.writes += 1
         self._run("UPDATE streams SET truncated = ? WHERE name = ?", (n, stream))
+        self._heads[stream] = (self.head(stream)[0], n)
 
     def rewrite(self, stream: str, seq: int, text: str, sum_: int) -> None:
+        self.writes += 1
+        self.flush()
         place = (self._names.streams[stream] << SEQ_BITS) + seq
         self._run("UPDATE events SET data = ?, sum = ? WHERE id = ?", (text, sum_, place))
 
     def keep_marker(self, scope: str, step: PutText) -> None:
         self.put(step)
         if scope == COMMIT_SCOPE:
-            self._run("INSERT INTO commit_markers (key) VALUES (?)", (step.key,))
+            self._commit_markers.append((step.key,))
+
+    def flush(self) -> None:
+        """Hand over what waits."""
+        if self._marks:
+            ids = self._names.streams
+            marks = [(mark, ids[stream]) for stream, mark in self._marks.items()]
+            self._write("UPDATE streams SET mark = ? WHERE id = ?", marks)
+            self._marks = {}
+        if self._events:
+            insert = "INSERT INTO events (id, stream, type, at, data, sum) VALUES (?, ?, ?, ?, ?, ?)"
+            self._write(insert, self._events)
+            self._events = []
+        if self._pointers:
+            self._write("INSERT INTO pointers (position, event, at, sum) VALUES (?, ?, ?, ?)", self._pointers)
+            self._pointers = []
+        if self._keys:
+            puts = [step for step in self._keys.values() if step is not None]
+            self._write("INSERT OR REPLACE INTO keys (name, value, sum) VALUES (?, ?, ?)", puts)
+            deletes = [(key,) for key, step in self._keys.items() if step is None]
+            self._write("DELETE FROM keys WHERE name = ?", deletes)
+            self._keys = {}
+        if self._commit_markers:
+            self._write("INSERT INTO commit_markers (key) VALUES (?)", self._commit_markers)
+            self._commit_markers = []
             oldest = (self._run("SELECT max(n) FROM commit_markers").get - KEPT_COMMIT_MARKERS,)
             self._run("DELETE FROM keys WHERE name IN (SELECT key FROM commit_markers WHERE n <= ?)", oldest)
             self._run("DELETE FROM commit_markers WHERE n <= ?", oldest)
+
+    def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if len(rows) == 1:
+            self._run(statement, rows[0])
+        elif rows:
+            self._run_many(statement, rows)
 
     def raw(self, stream: str, seq: int) -> tuple[Any, ...] | None:
         """One row as it is there, for quarantine; None if there is none."""
         mark, truncated = self.head(stream)
         if not truncated < seq <= mark:
             return None  # nor may the number reach into the rows of another stream
+        self.flush()
         found = self._run(
             "SELECT type, CASE typeof(at) WHEN 'text' THEN CAST(at AS BLOB) ELSE at END,"
             " CAST(data AS BLOB), sum FROM events WHERE id = ?",
@@ -121,20 +171,19 @@ class SqliteTransaction:
     def remove(self, stream: str, seq: int) -> None:
         """Take one row out, for quarantine."""
         self.head(stream)
+        self.flush()
         self._run("DELETE FROM events WHERE id = ?", ((self._names.streams[stream] << SEQ_BITS) + seq,))
 
-    def _set_mark(self, stream: str, first: int, last: int) -> int:
+    def _set_mark(self, stream: str, last: int) -> int:
         """The stream's id; it is made by its first event."""
-        if first > 1:
-            if stream not in self._names.streams:
-                self.head(stream)
-            id_ = self._names.streams[stream]
-            self._run("UPDATE streams SET mark = ? WHERE id = ?", (last, id_))
-            return id_
-        insert = "INSERT INTO streams (name, mark, truncated, swept) VALUES (?, ?, 0, 0) RETURNING id"
-        made: int = self._run(insert, (stream, last)).get
-        self._names.streams[stream] = made
-        return made
+        self._heads[stream] = (last, self.head(stream)[1])
+        id_ = self._names.streams.get(stream)
+        if id_ is None:
+            insert = "INSERT INTO streams (name, mark, truncated, swept) VALUES (?, ?, 0, 0) RETURNING id"
+            id_ = self._names.streams[stream] = self._run(insert, (stream, last)).get
+        else:
+            self._marks[stream] = last
+        return id_
 
     def _type(self, name: str) -> int:
         id_ = self._names.types.get(name)
@@ -147,11 +196,15 @@ class SqliteTransaction:
         return id_
 
     def _point(self, stream: str, base: int, first: int, rows: Sequence[Row]) -> None:
-        position = self.head(GLOBAL)[0]
-        pointers: list[tuple[Any, ...]] = []
+        """A row for each run of consecutive events with one `at`."""
+        position, count = self.head(GLOBAL)[0], 0
         for seq, row in enumerate(rows, first):
-            if row.globally:
-                place = position + len(pointers) + 1
-                pointers.append((place, base + seq, row.at, pointer_sum(place, stream, seq, row.at)))
-        self._run_many("INSERT INTO pointers (position, event, at, sum) VALUES (?, ?, ?, ?)", pointers)
-        self._set_mark(GLOBAL, position + 1, position + len(pointers))
+            if not row[4]:
+                continue
+            position, count, after = position + 1, count + 1, seq - first + 1
+            goes_on = after < len(rows) and rows[after][4] and is_same_at(row[1], rows[after][1])
+            if not goes_on or count == MAX_RUN:
+                sum_ = run_sum(position, stream, seq, row[1], count)
+                self._pointers.append((position, base + seq, row[1], sum_))
+                count = 0
+        self._set_mark(GLOBAL, position)

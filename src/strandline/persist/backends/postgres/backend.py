@@ -35,7 +35,7 @@ from strandline.persist.backend import (
     Truncate,
     Write,
 )
-from strandline.persist.backends.postgres import group, portable, read, sweep
+from strandline.persist.backends.postgres import block, group, portable, read, sweep
 from strandline.persist.backends.postgres.bell import Bell
 from strandline.persist.backends.postgres.pool import Connection, Pool, is_lost, raise_translated
 from strandline.persist.backends.postgres.schema import check_schema, current_format, lineage, prepare_schema
@@ -214,9 +214,10 @@ class PostgresBackend:
 
     def _call(self, prepareds: list[Prepared], pool: Pool, patience_ms: int) -> list[Outcome | BaseException]:
         """Decide and write a group in one round trip; begun anew while nothing was written."""
-        if block := group.lone_block(prepareds):
-            query = group.block_query(*block, patience_ms=patience_ms)
-            return [group.stored(prepareds[0], self._ask(pool, *query))]
+        if found := block.lone_block(prepareds):
+            first = self._ask(pool, *block.block_query(found, patience_ms=patience_ms))
+            if first is not None:
+                return [group.stored(prepareds[0], first)]
         arguments = group.arguments(prepareds, kept=KEPT_COMMIT_MARKERS, patience_ms=patience_ms)
         return group.outcomes(prepareds, self._ask(pool, group.CALL, arguments), self.event_at)
 
@@ -228,6 +229,8 @@ class PostgresBackend:
                 except psycopg.Error as error:
                     if is_lost(error, connection):
                         raise OutcomeUnknown("the connection broke in the commit", once=None) from error
+                    if error.sqlstate == block.TAKEN:
+                        return None
                     if error.sqlstate not in _AGAIN:
                         raise_translated(error)
                     last = error
@@ -260,7 +263,7 @@ class PostgresBackend:
 
     def _after(self, prepared: Prepared) -> None:
         """What follows a commit and is no part of it: a crash leaves waiters to poll, and rows to sweep."""
-        blocks = group.blocks(prepared)
+        blocks = block.blocks(prepared)
         names = {stream for stream, _ in blocks}
         if any(row.globally for _, rows in blocks for row in rows):
             names.add(GLOBAL)

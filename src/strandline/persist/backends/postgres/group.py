@@ -6,12 +6,13 @@ See commit_group in schema/postgres/0001_store.sql, which decides and writes; he
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from psycopg.types.numeric import Float8, Int8
+from psycopg.types.numeric import Int8
 
 from strandline.errors import EventCorrupt, StrandlineError
 from strandline.persist.backend import Append, Delete, Expectation, ExpectSeq, Outcome, Truncate
+from strandline.persist.backends.postgres.block import blocks, marker_text, pointer_crcs
 from strandline.persist.backends.postgres.pack import Record, ints, reals, record, texts
-from strandline.persist.backends.postgres.rows import SEAM, at_columns, split_ats, value_of
+from strandline.persist.backends.postgres.rows import split_ats, value_of
 from strandline.persist.commit import (
     Prepared,
     PutText,
@@ -19,62 +20,13 @@ from strandline.persist.commit import (
     Step,
     key_crc,
     marker_runs,
-    pointer_sum,
     repeated_events,
 )
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, make_event
 from strandline.persist.reserved import COMMIT_SCOPE
-from strandline.persist.value import MAX_SEQ, encode
+from strandline.persist.value import MAX_SEQ
 
 CALL: Final = "select * from commit_group(%b, %b, %b, %b, %b, %b, %b)"
-
-
-def _block(events: str, line: str = "") -> str:
-    """The same for the most usual of all, one block of a stream, nothing expected; it gives the first seq.
-
-    A plain statement is quicker than a function. Its rows are numbered, and put in line for the global order,
-    once the stream's row is locked. `patience` is the lock_timeout in milliseconds; null leaves it as it is.
-    """
-    queued = f"""), queued as (
-            insert into queue (stream_id, seq, crc, at_int, at_real, at_text)
-            select head.id, head.before + v.place, v.crc, v.at_int, v.at_real, v.at_text
-            from head, {line} where v.crc is not null
-    """
-    return f"""
-        with head as (
-            insert into stream as s (name, last_seq) select %(stream)b, %(count)b
-            where set_config(
-                'lock_timeout', coalesce(%(patience)b, current_setting('lock_timeout')), true
-            ) <> ''
-            on conflict (name) do update set last_seq = s.last_seq + excluded.last_seq
-            returning s.id, s.last_seq - %(count)b as before
-        ), stored as (
-            insert into event (stream_id, seq, sum, at_int, at_real, type, at_text, data)
-            select head.id, head.before + v.place, v.crc + head.before + v.place,
-                v.at_int, v.at_real, v.type, v.at_text, v.data
-            from head, {events}
-        {queued if line else ""})
-        select before + 1 from head
-    """
-
-
-_ATS: Final = "%(at_int)b::bigint as at_int, %(at_real)b::float8 as at_real, %(at_text)b::text as at_text"
-_ONE: Final = f"(select 1 as place, %(crc)b as crc, {_ATS}, %(type)b as type, %(data)b as data) v"
-_ONE_IN_LINE: Final = f"(select 1 as place, %(pointer)b as crc, {_ATS}) v"
-_MANY: Final = """
-    unnest(%(crcs)b, %(at_ints)b, %(at_reals)b, %(at_texts)b, %(types)b, %(data)b)
-    with ordinality as v (crc, at_int, at_real, at_text, type, data, place)
-"""
-_MANY_IN_LINE: Final = """
-    unnest(%(pointers)b, %(at_ints)b, %(at_reals)b, %(at_texts)b)
-    with ordinality as v (crc, at_int, at_real, at_text, place)
-"""
-_BLOCKS: Final = {
-    (True, False): _block(_ONE),
-    (True, True): _block(_ONE, _ONE_IN_LINE),
-    (False, False): _block(_MANY),
-    (False, True): _block(_MANY, _MANY_IN_LINE),
-}
 
 
 def names_of(group: Iterable[Prepared]) -> tuple[list[str], list[str]]:
@@ -95,21 +47,6 @@ def names_of(group: Iterable[Prepared]) -> tuple[list[str], list[str]]:
         if prepared.once is not None:
             keys.add(prepared.once_key)
     return sorted(streams), sorted(keys)
-
-
-def blocks(prepared: Prepared) -> list[tuple[str, list[Row]]]:
-    """The steps of a commit that append, each a stream and its rows."""
-    return [step for step in prepared.steps if isinstance(step, tuple) and not isinstance(step, PutText)]
-
-
-def pointer_crc(stream: str, at: Scalar) -> int:
-    """What pointer_sum is without seq and position."""
-    return pointer_sum(0, stream, 0, at)
-
-
-def pointer_crcs(stream: str, ats: Sequence[Scalar], flags: Sequence[bool]) -> list[int | None]:
-    """The same of the rows that are in the global order."""
-    return [pointer_crc(stream, at) if flag else None for at, flag in zip(ats, flags, strict=True)]
 
 
 class Rows:
@@ -153,51 +90,6 @@ class Rows:
             texts(self.types),
             texts(self.data),
         )
-
-
-def lone_block(group: Sequence[Prepared]) -> tuple[str, list[Row]] | None:
-    """The stream and rows of a group that is one block and nothing else."""
-    prepared = group[0]
-    if len(group) > 1 or len(prepared.steps) != 1 or prepared.preconditions or prepared.once is not None:
-        return None
-    found = blocks(prepared)
-    return found[0] if found else None
-
-
-def block_query(
-    stream: str, rows: Sequence[Row], *, patience_ms: int | None = None
-) -> tuple[str, dict[str, Any]]:
-    """The statement that appends a block, and what it takes; it gives the first seq."""
-    patience = None if patience_ms is None else str(patience_ms)
-    if len(rows) == 1:
-        ((type_, at, data, crc, is_global),) = rows
-        at_int, at_real, at_text = at_columns(at)
-        return _BLOCKS[True, is_global], {
-            "stream": stream,
-            "count": Int8(1),
-            "patience": patience,
-            "crc": Int8(crc),
-            "at_int": None if at_int is None else Int8(at_int),
-            "at_real": None if at_real is None else Float8(at_real),
-            "type": type_,
-            "at_text": at_text,
-            "data": data,
-            "pointer": Int8(pointer_crc(stream, at)) if is_global else None,
-        }
-    types, ats, datas, crcs, flags = zip(*rows, strict=True)
-    at_ints, at_reals, at_texts = split_ats(ats)
-    return _BLOCKS[False, any(flags)], {
-        "stream": stream,
-        "count": Int8(len(rows)),
-        "patience": patience,
-        "crcs": ints(crcs),
-        "at_ints": ints(at_ints),
-        "at_reals": reals(at_reals),
-        "types": texts(types),
-        "at_texts": texts(at_texts),
-        "data": texts(datas),
-        "pointers": ints(pointer_crcs(stream, ats, flags)),
-    }
 
 
 def arguments(group: Sequence[Prepared], *, kept: int, patience_ms: int) -> tuple[Any, ...]:
@@ -263,12 +155,12 @@ class _Coder:
         streams = [stream for stream, rows in blocks(prepared) for _ in rows]
         placeless = [Event(s, 0, "", at, None) for s, at in zip(streams, self.rows.ats[row:], strict=True)]
         runs: list[int] = []
-        shown: list[str] = []
+        shown: list[tuple[str, Scalar, int]] = []
         for stream, _, at, count in marker_runs(placeless):
             runs += (self.rows.steps[row], self.rows.offsets[row])
             row += count
-            shown.append(f"[{encode(stream).decode()},{SEAM},{encode(at).decode()},{count}]")
-        text = f'{{"digest":"{prepared.digest}","runs":[{",".join(shown)}]}}'
+            shown.append((stream, at, count))
+        text = marker_text(prepared.digest, shown)
         self.words.append(text)
         crc = key_crc(prepared.once_key, text.encode())
         return runs, self._keys[prepared.once_key], crc, prepared.once[0] == COMMIT_SCOPE

@@ -31,5 +31,6 @@ CREATE TABLE keys (name TEXT PRIMARY KEY, value TEXT NOT NULL, sum INTEGER NOT N
 -- The idempotency keys of remote clients in the order in which they came: only the newest are kept.
 CREATE TABLE commit_markers (n INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL);
 
--- The global order: `event` is an events.id, which may be gone by now; `$global` in `streams` has its marks.
+-- The global order: `event` is an events.id, which may be gone by now; `$global` in `streams` has its marks. Since
+-- format 2 a row may stand for a run, see 0002_runs.sql.
 CREATE TABLE pointers (position INTEGER PRIMARY KEY, event INTEGER NOT NULL, at NOT NULL, sum INTEGER NOT NULL);

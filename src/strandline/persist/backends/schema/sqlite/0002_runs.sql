@@ -1,0 +1,3 @@
+-- A row of `pointers` is the last of a run: the positions since the row before it, which point at as many consecutive
+-- events of one stream with the same `at`. `sum` says how many they are. A row of format 1 is a run of one, so there is
+-- nothing to change; only an older version would misread what is written from now on.

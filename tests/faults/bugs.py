@@ -1,0 +1,257 @@
+"""The bugs that planted.py plants: a piece of source text, found once, and what stands in its place."""
+
+from typing import Final, NamedTuple
+
+PERSIST: Final = "src/strandline/persist"
+SQLITE: Final = f"{PERSIST}/backends/sqlite.py"
+SQLITE_FILE: Final = f"{PERSIST}/backends/sqlite_file.py"
+POSTGRES: Final = f"{PERSIST}/backends/postgres/backend.py"
+POSTGRES_SQL: Final = f"{PERSIST}/backends/schema/postgres/0001_store.sql"
+REMOTE: Final = f"{PERSIST}/backends/remote.py"
+COMMIT: Final = f"{PERSIST}/commit.py"
+
+
+class Bug(NamedTuple):
+    name: str
+    file: str
+    text: str
+    instead: str
+    caught_by: str  # what pytest is asked for; or `conformance SUITE`, on a store in memory
+
+
+BUGS: Final = (
+    Bug(
+        "a commit is not synced",
+        SQLITE_FILE,
+        'connection.pragma("synchronous", synchronous)',
+        'connection.pragma("synchronous", "OFF")',
+        "tests/faults/test_disk.py -k power_cut_at_any",
+    ),
+    Bug(
+        "a commit is synced at checkpoints only",
+        SQLITE_FILE,
+        'connection.pragma("synchronous", synchronous)',
+        'connection.pragma("synchronous", "NORMAL")',
+        "tests/faults/test_disk.py -k power_cut_at_any",
+    ),
+    Bug(
+        "a store goes on after a sync that failed",
+        SQLITE,
+        'self._poisoned = f"a commit failed with {error}"',
+        "pass",
+        "tests/faults/test_disk.py -k nothing_pretends",
+    ),
+    Bug(
+        "a sync that failed is told as a commit that was not made",
+        SQLITE,
+        "if isinstance(error, (apsw.FullError, apsw.BusyError)):",
+        "if isinstance(error, (apsw.FullError, apsw.BusyError, apsw.IOError)):",
+        "tests/faults/test_disk.py -k nothing_pretends",
+    ),
+    Bug(
+        "readers do not check the pages",
+        SQLITE,
+        "connection = connect(self._path, **self._options)  # type: ignore[arg-type]  # as given to us",
+        "connection = connect(self._path, **self._options)  # type: ignore[arg-type]\n"
+        '            connection.pragma("checksum_verification", "off")',
+        "tests/faults/test_flips.py -k of_a_store",
+    ),
+    Bug(
+        "the mark is the highest row",
+        f"{PERSIST}/backends/sqlite_transaction.py",
+        '"SELECT id, mark, truncated FROM streams WHERE name = ?"',
+        '"SELECT id, coalesce((SELECT max(e.id) & ((1 << 36) - 1) FROM events e WHERE e.stream"\n'
+        '            " = streams.id), 0), truncated FROM streams WHERE name = ?"',
+        "tests/faults/test_lines.py -k mark",
+    ),
+    Bug(
+        "a transaction takes its lock late",
+        SQLITE,
+        'self._writer.execute("BEGIN IMMEDIATE")',
+        'self._writer.execute("BEGIN DEFERRED")',
+        "tests/faults/test_linear.py -k processes_have_an_order[sqlite]",
+    ),
+    Bug(
+        "what was undone leaves its names behind",
+        SQLITE,
+        "        self._names.clear()\n        with suppress(apsw.Error):",
+        "        with suppress(apsw.Error):",
+        "tests/persist/backends/test_sqlite.py -k leaves_no_names",
+    ),
+    Bug(
+        "a sweep goes one too far",
+        SQLITE,
+        "until = min(truncated, swept + SWEEP_ROWS)",
+        "until = min(truncated, swept + SWEEP_ROWS) + 1",
+        "tests/faults/test_disk.py -k power_cut_at_any",
+    ),
+    Bug(
+        "what is truncated and not swept yet is shown",
+        f"{PERSIST}/backends/sqlite_read.py",
+        "id BETWEEN max(?, {low + 1} + (SELECT truncated FROM streams WHERE id = {stream})) AND ?",
+        "id BETWEEN ? AND ?",
+        "tests/persist/backends/test_sqlite.py -k leaves_unswept_is_hidden",
+    ),
+    Bug(
+        "a file that was replaced is written on",
+        SQLITE,
+        '                self._refuse_if_replaced()\n                reach("commit.before")',
+        '                reach("commit.before")',
+        "tests/persist/backends/test_sqlite_edges.py -k no_longer_there",
+    ),
+    Bug(
+        "deleted bytes stay in the file",
+        SQLITE_FILE,
+        'connection.pragma("secure_delete", "on")',
+        'connection.pragma("secure_delete", "off")',
+        "tests/persist/backends/test_sqlite.py -k erased_bytes",
+    ),
+    Bug(
+        "a child after a fork uses the store of its parent",
+        SQLITE,
+        "if os.getpid() != self._pid:",
+        "if False:",
+        "tests/persist/backends/test_sqlite.py -k after_a_fork",
+    ),
+    Bug(
+        "a key that is known is not looked at for what it was",
+        COMMIT,
+        'if marker["digest"] == prepared.digest:',
+        "if True:",
+        "tests/persist/test_commit.py -k key_reused",
+    ),
+    Bug(
+        "an idempotency key is not kept",
+        COMMIT,
+        "    if prepared.once is not None:\n        value =",
+        "    if False:\n        value =",
+        "tests/faults/test_lines.py -k over_http",
+    ),
+    Bug(
+        "an expectation is met by any higher mark",
+        COMMIT,
+        "if actual != expectation.seq:",
+        "if actual < expectation.seq:",
+        "tests/faults/test_linear.py -k threads_have_an_order[memory]",
+    ),
+    Bug(
+        "values are compared as Python compares them",
+        COMMIT,
+        "    if found == expected:\n        return None",
+        "    if found == expected or (found and expected and decode(found) == decode(expected)):\n"
+        "        return None",
+        "tests/persist/test_commit.py -k compared_on_its_encoding",
+    ),
+    Bug(
+        "an update does not expect what it read",
+        f"{PERSIST}/kv.py",
+        "store.commit([ExpectKey(key, current)], [Put(key, value)])",
+        "store.commit([], [Put(key, value)])",
+        "tests/persist/test_processes.py -k increments",
+    ),
+    Bug(
+        "a truncation in memory forgets the mark",
+        f"{PERSIST}/backends/memory.py",
+        "        target.truncated_through = n\n",
+        "        target.truncated_through = n\n        target.last_seq = max(target.rows, default=0)\n",
+        "tests/faults/test_lines.py -k mark",
+    ),
+    Bug(
+        "a compaction truncates before it keeps its snapshot",
+        f"{PERSIST}/compaction.py",
+        "    state = checkpoint(b, stream, name, step, seed, version=version, upcasters=upcasters)\n"
+        '    reach("compact.checkpointed")\n'
+        "    _truncate_covered(atomic(b), stream, name)\n",
+        "    from strandline.persist.snapshot import replay, snapshot_save\n"
+        "    state = replay(b, stream, name, step, seed, version=version, upcasters=upcasters)\n"
+        "    b.truncate_through(stream, state.seq)\n"
+        '    reach("compact.checkpointed")\n'
+        "    snapshot_save(b, name, state, stream=stream, version=version)\n",
+        "tests/crash/test_kill.py -k compaction_killed_at_any",
+    ),
+    Bug(
+        "a compaction goes past a hold",
+        f"{PERSIST}/hold.py",
+        "floor = min([at_most, *(seq for _, seq in _registered(b, stream))])",
+        "floor = at_most",
+        "conformance compaction",
+    ),
+    Bug(
+        "a snapshot goes back",
+        f"{PERSIST}/snapshot.py",
+        'if kept is not None and kept["state"].seq > save.state.seq:',
+        "if False:",
+        "conformance snapshot",
+    ),
+    Bug(
+        "an erasure leaves its bytes in the log",
+        f"{PERSIST}/erasure.py",
+        "    store.scrub()\n    return outcome[0]",
+        "    return outcome[0]",
+        "tests/persist/backends/test_sqlite.py -k erased_bytes",
+    ),
+    Bug(
+        "a cursor goes on in a restored store",
+        f"{PERSIST}/consumer.py",
+        'if kept["lineage"] != lineage:',
+        "if False:",
+        "tests/persist/backends/test_sqlite.py -k but_for_its_lineage",
+    ),
+    Bug(
+        "a backup is restored unchecked",
+        f"{PERSIST}/upkeep.py",
+        "target.load(checked(copy.dump()))",
+        "target.load(copy.dump())",
+        "tests/persist/backends/test_sqlite.py -k backup_that_was_changed",
+    ),
+    Bug(
+        "positions are given out by two at once",
+        POSTGRES_SQL,
+        "    perform lock_positions();\n    select last_seq into head",
+        "    select last_seq into head",
+        "tests/faults/test_gap.py -k six_writers",
+    ),
+    Bug(
+        "positions are given out by a sequence",
+        f"{PERSIST}/backends/postgres/block.py",
+        "insert into queue (stream_id, seq, crc, at_int, at_real, at_text)\n            select head.id,",
+        "insert into pointer (position, stream_id, seq, sum, at_int, at_real, at_text)\n"
+        "            select nextval('marker_nr'), head.id,",
+        "tests/faults/test_gap.py -k six_writers",
+    ),
+    Bug(
+        "a stream is read without its lock",
+        POSTGRES_SQL,
+        "from stream where name = names[1] for update;",
+        "from stream where name = names[1];",
+        "tests/faults/test_linear.py -k processes_have_an_order[postgres]",
+    ),
+    Bug(
+        "a session takes the durability that the server has",
+        f"{PERSIST}/backends/postgres/pool.py",
+        "select set_config('synchronous_commit', 'on', false)\n",
+        "select set_config('synchronous_commit', 'off', false)\n",
+        "tests/persist/backends/test_postgres.py -k session_flushes",
+    ),
+    Bug(
+        "a connection that broke in a commit means that nothing was written",
+        POSTGRES,
+        'raise OutcomeUnknown("the connection broke in the commit", once=None) from error',
+        "raise_translated(error)",
+        "tests/faults/test_lines.py -k of_postgres",
+    ),
+    Bug(
+        "a request is repeated without a key",
+        REMOTE,
+        "once = (COMMIT_SCOPE, token_hex(16))",
+        "pass",
+        "tests/faults/test_lines.py -k over_http",
+    ),
+    Bug(
+        "a lost answer means that nothing was written",
+        REMOTE,
+        "may_be_stored |= lost.sent and is_write",
+        "pass",
+        "tests/faults/test_lines.py -k stalls_past",
+    ),
+)

@@ -1,0 +1,316 @@
+"""A disk that can die, lie and lose its cache: it stands below the page checksums of the SQLite backend.
+
+It notes every create, write, sync, truncation and deletion, so that `Platter` can say what a power cut at
+any of them would have left; and it can fail one of them while a program runs. It is there for the whole
+process, so what uses it runs in a process of its own.
+"""
+
+import ctypes
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar, Final, NamedTuple
+
+import apsw
+
+SECTORS: Final = (512, 4096)
+JOURNALS: Final = ("-journal", "-wal")
+
+
+class Op(NamedTuple):
+    """One thing done to a file; `what` is create, write, cut, sync, delete, lost or ack."""
+
+    what: str
+    name: str = ""
+    offset: int = 0  # of a write; of a cut the size that is left; of an ack its number
+    data: bytes = b""
+    with_folder: bool = False  # a sync or a deletion after which the names in the folder are durable too
+
+
+@dataclass
+class Fault:
+    """What goes wrong: at the `nth` op of a kind, and from then on if it `stays`."""
+
+    kind: str  # eio, full, short, sync, read or dead
+    nth: int
+    stays: bool = False
+    met: Counter[str] = field(default_factory=Counter)
+    struck: int = 0
+
+    def strikes(self, what: str) -> bool:
+        """Whether this op, one of those that the fault is about, goes wrong."""
+        self.met[what] += 1
+        count = self.met.total() if self.kind == "dead" else self.met[what]
+        hits = count == self.nth or (self.stays and count > self.nth)
+        self.struck += hits
+        return hits
+
+
+WRITE_ERRORS: Final = {
+    "eio": apsw.SQLITE_IOERR_WRITE,
+    "full": apsw.SQLITE_FULL,
+    "short": apsw.SQLITE_FULL,
+    "dead": apsw.SQLITE_IOERR_WRITE,
+}
+PTR, INT, LONG, TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
+OPEN = ctypes.CFUNCTYPE(INT, PTR, PTR, PTR, INT, PTR)
+DELETE = ctypes.CFUNCTYPE(INT, PTR, TEXT, INT)
+CLOSE = ctypes.CFUNCTYPE(INT, PTR)
+MOVE = ctypes.CFUNCTYPE(INT, PTR, PTR, INT, LONG)  # a read or a write
+TRUNCATE = ctypes.CFUNCTYPE(INT, PTR, LONG)
+SYNC = ctypes.CFUNCTYPE(INT, PTR, INT)
+
+
+class Vfs(ctypes.Structure):
+    """The head of SQLite's `sqlite3_vfs`."""
+
+    _fields_: ClassVar = [
+        ("version", INT), ("file_bytes", INT), ("most_path", INT), ("next", PTR), ("name", TEXT),
+        ("data", PTR), ("open", PTR), ("delete", PTR),
+    ]  # fmt: skip
+
+
+class Methods(ctypes.Structure):
+    """SQLite's `sqlite3_io_methods`; the last twelve are handed on as they are."""
+
+    _fields_: ClassVar = [
+        ("version", INT), ("close", PTR), ("read", PTR), ("write", PTR), ("truncate", PTR), ("sync", PTR),
+        ("others", PTR * 13),
+    ]  # fmt: skip
+
+
+class Disk:
+    """Stands between SQLite and its files, in the whole process and for good.
+
+    What was done to them is in `trace`; `fault` is what goes wrong. It sits in SQLite's own tables of
+    functions: an exception out of a VFS in Python would come out of a commit that SQLite calls done.
+    """
+
+    def __init__(self) -> None:
+        self.trace: list[Op] | None = None
+        self.fault: Fault | None = None
+        self._files: dict[int, str] = {}
+        self._fresh: set[int] = set()  # journals that have not been synced
+        self._tables: dict[int, Methods] = {}
+        self._vfs = unix_vfs()
+        self._really_open = OPEN(self._vfs.open)
+        self._really_delete = DELETE(self._vfs.delete)
+        self._kept: list[Any] = [OPEN(self._open), DELETE(self._delete)]
+        self._vfs.open, self._vfs.delete = (ctypes.cast(each, PTR).value for each in self._kept)
+
+    def watch(self, fault: Fault | None = None) -> list[Op]:
+        self.trace, self.fault = [], fault
+        return self.trace
+
+    def rest(self) -> None:
+        """A sound disk again, that notes nothing."""
+        self.trace = self.fault = None
+
+    def ack(self, number: int) -> None:
+        self._note(Op("ack", offset=number))
+
+    def _note(self, op: Op) -> None:
+        if self.trace is not None:
+            self.trace.append(op)
+
+    def _fails(self, what: str, *kinds: str) -> bool:
+        return self.fault is not None and self.fault.kind in kinds and self.fault.strikes(what)
+
+    def _open(self, vfs: int, text: int | None, file: int, flags: int, out: int) -> int:
+        path = None if text is None else Path(ctypes.string_at(text).decode())
+        is_new = path is not None and not path.exists()
+        result = int(self._really_open(vfs, text, file, flags, out))  # it keeps the text, not a copy
+        slot = ctypes.cast(file, ctypes.POINTER(PTR))
+        if result or path is None or not slot[0]:
+            return result
+        self._files[file] = name = path.name
+        slot[0] = ctypes.addressof(self._methods(slot[0]))
+        if is_new:
+            self._note(Op("create", name))
+            if name.endswith(JOURNALS):
+                self._fresh.add(file)
+        return result
+
+    def _methods(self, address: int) -> Methods:
+        """A table like the one at this address, with our functions in front."""
+        if address not in self._tables:
+            real = Methods.from_address(address)
+            close, read, write = CLOSE(real.close), MOVE(real.read), MOVE(real.write)
+            cut, sync = TRUNCATE(real.truncate), SYNC(real.sync)
+            ours = [
+                CLOSE(lambda file: self._close(file, close)),
+                MOVE(lambda *all_: self._read(read, *all_)),
+                MOVE(lambda *all_: self._write(write, *all_)),
+                TRUNCATE(lambda file, size: self._truncate(cut, file, size)),
+                SYNC(lambda file, _: self._sync(file)),
+            ]
+            self._kept += [*ours, close, read, write, cut, sync]
+            entries = [ctypes.cast(each, PTR).value for each in ours]
+            self._tables[address] = Methods(real.version, *entries, real.others)
+        return self._tables[address]
+
+    def _close(self, file: int, close: Any) -> int:
+        self._files.pop(file, None)
+        self._fresh.discard(file)
+        return int(close(file))
+
+    def _read(self, read: Any, file: int, buffer: int, size: int, offset: int) -> int:
+        if self._fails("read", "read"):
+            return apsw.SQLITE_IOERR_READ
+        return int(read(file, buffer, size, offset))
+
+    def _write(self, write: Any, file: int, buffer: int, size: int, offset: int) -> int:
+        failed = self._fails("write", *WRITE_ERRORS)
+        if failed:
+            assert self.fault is not None
+            size = size // 2 if self.fault.kind == "short" else 0
+        result = int(write(file, buffer, size, offset)) if size else 0
+        if self.trace is not None and size:
+            self._note(Op("write", self._files[file], offset, ctypes.string_at(buffer, size)))
+        return WRITE_ERRORS[self.fault.kind] if failed and self.fault is not None else result
+
+    def _truncate(self, truncate: Any, file: int, size: int) -> int:
+        if self._fails("cut", "dead"):
+            return apsw.SQLITE_IOERR_TRUNCATE
+        self._note(Op("cut", self._files[file], size))
+        return int(truncate(file, size))
+
+    def _sync(self, file: int) -> int:
+        if self._fails("sync", "sync", "dead"):
+            # The kernel has dropped what it could not write, and the next sync will not say so again.
+            self._note(Op("lost", self._files[file]))
+            return apsw.SQLITE_IOERR_FSYNC
+        # What a sync makes durable is for Platter to say; the real disk is not asked, which would take long.
+        # The first sync of a new journal or log syncs its folder too, as SQLite does on Unix.
+        self._note(Op("sync", self._files[file], with_folder=file in self._fresh))
+        self._fresh.discard(file)
+        return apsw.SQLITE_OK
+
+    def _delete(self, vfs: int, path: bytes, sync_folder: int) -> int:
+        if self._fails("delete", "dead"):
+            return apsw.SQLITE_IOERR_DELETE
+        result = int(self._really_delete(vfs, path, 0))
+        if result == apsw.SQLITE_OK:
+            self._note(Op("delete", Path(path.decode()).name, with_folder=bool(sync_folder)))
+        return result
+
+
+def unix_vfs() -> Vfs:
+    """SQLite's own table of the functions that open and delete files."""
+    folder, found = scratch_folder(), PTR()
+    connection = apsw.Connection(str(folder / "any"), vfs="unix")
+    connection.file_control("main", apsw.SQLITE_FCNTL_VFS_POINTER, ctypes.addressof(found))
+    connection.close()
+    shutil.rmtree(folder)
+    assert found.value is not None
+    return Vfs.from_address(found.value)
+
+
+Image = dict[str, bytes]
+
+
+class Platter:
+    """What is on the disk for certain, and what is only in a cache: one op after another.
+
+    A file is known by a number, so that one that was deleted and made again is two. It begins with the files
+    of `image`.
+    """
+
+    def __init__(self, image: Image | None = None) -> None:
+        files = image or {}
+        self.durable = dict(enumerate(files.values()))
+        self.cached: dict[int, list[Op]] = {number: [] for number in self.durable}
+        self.names = {name: number for number, name in enumerate(files)}
+        self.names_cached: list[tuple[str, int | None]] = []
+        self.now = dict(self.names)
+        self.acked = 0
+
+    def take(self, op: Op) -> None:
+        if op.what == "ack":
+            self.acked = op.offset
+        elif op.what == "create":
+            self.now[op.name] = number = len(self.durable)
+            self.durable[number], self.cached[number] = b"", []
+            self.names_cached.append((op.name, number))
+        elif op.what == "delete":
+            self.now.pop(op.name, None)
+            self.names_cached.append((op.name, None))
+        elif op.what in ("sync", "lost"):
+            number = self.now[op.name]
+            if op.what == "sync":
+                self.durable[number] = settled(self.durable[number], self.cached[number], whole)
+            self.cached[number] = []
+        else:
+            self.cached[self.now[op.name]].append(op)
+        if op.with_folder:
+            self.names = named(self.names, self.names_cached)
+            self.names_cached = []
+
+    def is_settled(self) -> bool:
+        """Whether a power cut loses nothing at this moment."""
+        return not self.names_cached and not any(self.cached.values())
+
+    def kept(self) -> Image:
+        """What is there if only the program dies: all that was written."""
+        return {name: settled(self.durable[n], self.cached[n], whole) for name, n in self.now.items()}
+
+    def lost(self) -> Image:
+        """What is there if nothing came out of the cache."""
+        return {name: self.durable[n] for name, n in self.names.items()}
+
+    def torn(self, chance: Random) -> Image:
+        """Any sector of any write may have come out of the cache, whatever was written before or after it."""
+        sector, share = chance.choice(SECTORS), chance.choice((0.1, 0.5, 0.9))
+        names = named(self.names, self.names_cached[: chance.randint(0, len(self.names_cached))])
+
+        def pieces(op: Op) -> list[Op]:
+            if op.what == "cut":
+                return [op] if chance.random() < share else []
+            ends = range(op.offset - op.offset % sector, op.offset + len(op.data), sector)
+            spans = [(max(end, op.offset), min(end + sector, op.offset + len(op.data))) for end in ends]
+            return [
+                Op("write", op.name, first, op.data[first - op.offset : last - op.offset])
+                for first, last in spans
+                if chance.random() < share
+            ]
+
+        return {name: settled(self.durable[n], self.cached[n], pieces) for name, n in names.items()}
+
+
+def whole(op: Op) -> list[Op]:
+    return [op]
+
+
+def named(names: dict[str, int], changes: list[tuple[str, int | None]]) -> dict[str, int]:
+    result = dict(names)
+    for name, number in changes:
+        if number is None:
+            result.pop(name, None)
+        else:
+            result[name] = number
+    return result
+
+
+def settled(content: bytes, ops: list[Op], pieces: Callable[[Op], list[Op]]) -> bytes:
+    """The content after what came out of the cache; a hole in it reads as zeros."""
+    if not ops:
+        return content
+    result = bytearray(content)
+    for op in ops:
+        for piece in pieces(op):
+            if piece.what == "cut":
+                del result[piece.offset :]
+                continue
+            result.extend(bytes(max(piece.offset + len(piece.data) - len(result), 0)))
+            result[piece.offset : piece.offset + len(piece.data)] = piece.data
+    return bytes(result)
+
+
+def scratch_folder() -> Path:
+    """A new folder, in memory where that can be: what a cut leaves is for Platter to say, not the disk."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="strandline-faults-", dir=memory if memory.is_dir() else None))

@@ -1,0 +1,171 @@
+"""A disk that fails while a store runs: the error is told, nothing pretends, what was promised is kept."""
+
+import json
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
+from strandline.persist import append
+from strandline.persist.backends.sqlite import SqliteBackend
+from tests.faults.count import Count, answer
+from tests.faults.disk import Disk, Fault, Image, Op, Platter, scratch_folder
+from tests.faults.power import lay_out
+from tests.faults.workloads import RUNS, WORKLOADS, Bench, Course, course_of, seen_in
+
+WHAT: Final = {"eio": "write", "full": "write", "short": "write", "sync": "sync", "read": "read"}
+NEVER: Final = 10**9
+PROBE: Final = "probe"
+
+
+@dataclass
+class Ending:
+    """How a run on a failing disk ended."""
+
+    acked: int = 0
+    error: StrandlineError | None = None
+    raw: BaseException | None = None
+    probed: bool = False  # whether the same store acknowledged another commit after the error
+    trace: list[Op] | None = None
+
+
+def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: bool) -> Ending:
+    """Take the steps until one fails; then ask the same store for one more commit."""
+    ending, bench = Ending(trace=disk.watch(fault)), None
+    try:
+        bench = Bench(folder, checkpoints=checkpoints)
+        for step in WORKLOADS[workload]():
+            step(bench)
+            ending.acked += 1
+    except StrandlineError as error:
+        ending.error = error
+    except Exception as error:  # noqa: BLE001  # what is not ours is what we look for
+        ending.raw = error
+    if bench is not None:
+        with suppress(StrandlineError):
+            if ending.error is not None:
+                append(bench.b, PROBE, "t", 0, {"n": 0})
+                ending.probed = True
+        try:
+            bench.b.close()
+        except Exception as error:  # noqa: BLE001
+            ending.raw = error
+    disk.rest()
+    return ending
+
+
+def images(ending: Ending, chance: Random) -> dict[str, Image]:
+    """The program dies, or the power goes too, once it has given up."""
+    platter = Platter()
+    for op in ending.trace or []:
+        platter.take(op)
+    return {"killed": platter.kept(), "lost": platter.lost(), "torn": platter.torn(chance)}
+
+
+def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str | None:
+    lay_out(image, folder)
+    try:
+        b = SqliteBackend(folder / "store.db")
+    except StrandlineError as error:
+        return f"it cannot be opened again: {error}"
+    try:
+        if ending.probed and b.last_seq(PROBE) != 1:
+            return "what the store acknowledged after the error is gone"  # no retry that pretends success
+        found = seen_in(b)
+        if ending.probed:
+            found = without_probe(found)
+        if not course.allows(found, ending.acked):
+            return f"after {ending.acked} acknowledged steps it holds {str(found)[:300]}"
+        says_nothing = isinstance(ending.error, StoreUnavailable) and course.is_one_commit(ending.acked)
+        if says_nothing and not course.is_after(found, ending.acked):
+            return f"it said that nothing was written, and it was: {ending.error}"
+        if damage := b.verify():
+            return f"it is damaged: {damage[0]}"
+        append(b, "s", "t", 0, {"n": 0})
+    except StrandlineError as error:
+        return f"it cannot be used: {error}"
+    finally:
+        b.close()
+    return None
+
+
+def without_probe(found: dict[str, object]) -> dict[str, object]:
+    streams, counts = found["streams"], found["counts"]
+    assert isinstance(streams, dict)
+    assert isinstance(counts, tuple)
+    holds = found["holds"]
+    assert isinstance(holds, dict)
+    return {
+        **found,
+        "streams": {name: of for name, of in streams.items() if name != PROBE},
+        "holds": {name: of for name, of in holds.items() if name != PROBE},
+        "counts": (counts[0] - 1, counts[1] - 1),
+    }
+
+
+def faults_of(ending: Ending, fault: Fault, course: Course, folder: Path, seed: str) -> list[str]:
+    found = []
+    if ending.raw is not None:
+        found.append(f"it raised {type(ending.raw).__name__}, which is not ours: {ending.raw}")
+    if isinstance(ending.error, OutcomeUnknown) and ending.probed:
+        found.append("it went on after a commit whose outcome it did not know")
+    for what, image in images(ending, Random(seed)).items():
+        if wrong := fault_in(image, folder, course, ending):
+            found.append(f"{what}: {wrong}")
+    return found
+
+
+def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str] | None = None) -> Count:
+    """Fail each write, sync and read of every run, one at a time, or every `stride`-th."""
+    disk, count = Disk(), Count("errors")
+    place = scratch_folder()
+    turn = 0
+    with count.timed():
+        for workload, checkpoints in RUNS:
+            if workloads is not None and workload not in workloads:
+                continue
+            course = course_of(workload)
+            count.add("runs")
+            for kind, stays in [
+                ("eio", False), ("full", False), ("full", True), ("short", False), ("sync", False),
+                ("sync", True), ("read", False), ("dead", True),
+            ]:  # fmt: skip
+                if kinds is not None and kind not in kinds:
+                    continue
+                clean = Fault(kind, NEVER)
+                run(disk, fresh(place / "run"), workload, clean, checkpoints=checkpoints)
+                for nth in range(1, clean.met.total() + 1):
+                    turn += 1
+                    if turn % stride:
+                        continue
+                    fault = Fault(kind, nth, stays)
+                    ending = run(disk, fresh(place / "run"), workload, fault, checkpoints=checkpoints)
+                    count.add(f"{kind}{' that stays' if stays else ''}")
+                    count.add(told(ending))
+                    name = f"{workload}, {'with' if checkpoints else 'without'} checkpoints, {kind} {nth}"
+                    count.broken += [
+                        f"{name}{' and on' if stays else ''}: {wrong}"
+                        for wrong in faults_of(ending, fault, course, place / "cut", name)
+                    ]
+    shutil.rmtree(place)
+    return count
+
+
+def told(ending: Ending) -> str:
+    if ending.error is None:
+        return "got over, unseen"
+    return "told: the outcome is unknown" if isinstance(ending.error, OutcomeUnknown) else "told: refused"
+
+
+def fresh(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
+if __name__ == "__main__":
+    answer(main(**json.loads(sys.argv[1])))

@@ -1,0 +1,136 @@
+"""A stream that was emptied keeps its mark, whatever is done to the store: the matrix of that."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from strandline.persist import (
+    append,
+    append_batch,
+    append_once,
+    backup,
+    compact,
+    count,
+    erase_stream,
+    global_pos,
+    last_seq,
+    restore,
+    streams,
+    truncate_through,
+)
+from strandline.persist.backend import AtomicBackend
+from tests.conftest import Place, host_of, open_backend
+from tests.faults.count import Count
+
+EVENTS: Final = 7
+STREAM: Final = "s"
+LOCAL_KINDS: Final = ("memory", "sqlite", "postgres")
+
+
+def truncate(b: AtomicBackend) -> None:
+    truncate_through(b, STREAM, EVENTS)
+
+
+def compact_all(b: AtomicBackend) -> None:
+    compact(b, STREAM, "snap", lambda value, _: value + 1, 0)
+
+
+def erase(b: AtomicBackend) -> None:
+    erase_stream(b, STREAM, 1, reason="asked to")
+
+
+EMPTYINGS: Final[dict[str, Callable[[AtomicBackend], None]]] = {
+    "truncation": truncate,
+    "compaction": compact_all,
+    "erasure": erase,
+}
+
+
+def emptied(b: AtomicBackend, how: str) -> AtomicBackend:
+    append_batch(b, STREAM, [("t", n, {"n": n}) for n in range(EVENTS - 1)], globally=True)
+    append_once(b, STREAM, "key", "t", 1, {"n": 1}, globally=True)
+    EMPTYINGS[how](b)
+    assert count(b, STREAM) == 0
+    return b
+
+
+def restarted(kind: str, folder: Path, how: str) -> AtomicBackend:
+    """The store is closed and opened again; a host is killed in between."""
+    if kind != "remote":
+        emptied(open_backend(kind, folder), how).close()
+        return open_backend(kind, folder)
+    host = host_of(folder)
+    emptied(Place(host.url).open(), how).close()
+    host.kill()
+    host.start()
+    return Place(host.url).open()
+
+
+def rewritten(kind: str, folder: Path, how: str) -> AtomicBackend:
+    b = emptied(open_backend(kind, folder), how)
+    b.scrub(rewrite=True)
+    return b
+
+
+def restored_into(other: str, kind: str, folder: Path, how: str) -> AtomicBackend:
+    """A backup of one kind, restored into another: also the way of a migration."""
+    (folder / "from").mkdir()
+    (folder / "to").mkdir()
+    with closing(emptied(open_backend(kind, folder / "from"), how)) as b:
+        backup(b, folder / "copy.db")
+    target = open_backend(other, folder / "to")
+    restore(target, folder / "copy.db")
+    return target
+
+
+def fault_of(b: AtomicBackend) -> str | None:
+    """What is wrong with a store whose stream was emptied; it is closed."""
+    with closing(b):
+        found = (last_seq(b, STREAM), b.truncated_through(STREAM), streams(b), global_pos(b))
+        if found != (EVENTS, EVENTS, [STREAM], EVENTS):
+            return f"mark, truncation, catalogue and position are {found}"
+        repeat = append_once(b, STREAM, "key", "t", 9, {"n": 1}, globally=True)
+        if last_seq(b, STREAM) != EVENTS:
+            return f"a repeat was appended: {repeat}"
+        seq = append(b, STREAM, "t", 2, {"n": 2}, globally=True).seq
+        if (seq, global_pos(b)) != (EVENTS + 1, EVENTS + 1):
+            return f"the next event has seq {seq} and position {global_pos(b)}"
+    return None
+
+
+def cells() -> dict[str, Callable[[Path, str], AtomicBackend]]:
+    """What may be done to a store after a stream of it was emptied."""
+    found: dict[str, Callable[[Path, str], AtomicBackend]] = {}
+    for kind in ("sqlite", "postgres", "remote"):
+        found[f"{kind}, restarted"] = lambda folder, how, kind=kind: restarted(kind, folder, how)  # type: ignore[misc]
+        found[f"{kind}, rewritten"] = lambda folder, how, kind=kind: rewritten(kind, folder, how)  # type: ignore[misc]
+    for kind in LOCAL_KINDS:
+        for other in LOCAL_KINDS:
+            found[f"{kind}, restored into {other}"] = (
+                lambda folder, how, kind=kind, other=other: restored_into(other, kind, folder, how)  # type: ignore[misc]
+            )
+    return found
+
+
+def quick_cells() -> list[tuple[str, str]]:
+    """Each cell once, and those of one kind of store in every way."""
+    return [
+        (cell, how)
+        for cell in cells()
+        for how in EMPTYINGS
+        if how == "truncation" or cell.startswith("sqlite")
+    ]
+
+
+def main(folder: Path) -> Count:
+    tally = Count("marks")
+    with tally.timed():
+        for cell, run in cells().items():
+            for how in EMPTYINGS:
+                place = folder / f"{cell} {how}".replace(" ", "-").replace(",", "")
+                place.mkdir()
+                tally.add("cells")
+                if wrong := fault_of(run(place, how)):
+                    tally.broken.append(f"{cell} after {how}: {wrong}")
+    return tally

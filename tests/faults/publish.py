@@ -1,0 +1,316 @@
+"""`python -m tests.faults.publish`: try the faults, count them, and write docs/faults.md.
+
+    python -m tests.faults.publish                     all of them: hours
+    python -m tests.faults.publish power flips         only those; what was counted before stays
+    python -m tests.faults.publish power --share 0.1   a tenth of it
+    python -m tests.faults.publish --page              only the page, from docs/faults.json
+
+It ends with 1 if a promise was broken.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+from tests import conftest
+from tests.conftest import KINDS, open_backend, place_of, postgres
+from tests.crash.child import WRITES
+from tests.crash.test_kill import kill_at_random, kill_host_at_random
+from tests.faults import flipping, gap, histories, lines, marks, planted, stalls
+from tests.faults.bugs import BUGS
+from tests.faults.count import ROOT, Count, in_another_process
+
+RESULTS: Final = ROOT / "docs" / "faults.json"
+PAGE: Final = ROOT / "docs" / "faults.md"
+DURABLE: Final = ("sqlite", "postgres", "remote")
+
+
+class Fault(NamedTuple):
+    title: str
+    promise: str
+    run: Callable[[float], Count | list[Count]]
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="strandline-faults-"))
+
+
+def every(share: float) -> int:
+    return max(round(1 / share), 1)
+
+
+def power(share: float) -> Count:
+    return in_another_process("power", seeds=30, stride=every(share))
+
+
+def power_normal(share: float) -> Count:
+    return in_another_process(
+        "power", seeds=8, stride=every(share), synchronous="NORMAL", may_lose=True, name="power at NORMAL"
+    )
+
+
+def errors(share: float) -> Count:
+    return in_another_process("failing", stride=every(share))
+
+
+def flips(share: float) -> Count:
+    return flipping.main_file(stride=every(share))
+
+
+def log_flips(share: float) -> Count:
+    return flipping.log_file(stride=every(share))
+
+
+def kills(share: float) -> Count:
+    count, times = Count("kills"), max(round(100 * share), 1)
+    with count.timed():
+        for write in WRITES:
+            for kind in DURABLE:
+                with told(f"a writer of {kind}, {write}", count):
+                    kill_at_random(place_of(kind, folder()), write, times=times)
+                count.add(f"writers of {kind} killed", times)
+            with told(f"a host, {write}", count):
+                kill_host_at_random(conftest.host_of(folder()), write, times=times)
+            count.add("hosts killed", times)
+    return count
+
+
+@contextmanager
+def told(what: str, count: Count) -> Iterator[None]:
+    """A test's assertion, as a count has it."""
+    try:
+        yield
+    except AssertionError as error:
+        count.broken.append(f"{what}: {error}")
+
+
+def stall(share: float) -> list[Count]:
+    times = max(round(200 * share), 5)
+    return [
+        *(stalls.stalled(kind, times=times) for kind in DURABLE),
+        stalls.held_lock(times=times),
+        stalls.stopped_host(times=times),
+    ]
+
+
+def cuts(share: float) -> list[Count]:
+    schema = place_of("postgres", folder()).options["schema"]
+    return [
+        lines.remote_cuts(times=max(round(7_000 * share), 10)),
+        lines.postgres_cuts(times=max(round(2_000 * share), 10), schema=schema),
+    ]
+
+
+def empties(_: float) -> Count:
+    return marks.main(folder())
+
+
+def orders(share: float) -> list[Count]:
+    counts, seeds = [], range(1, max(round(30 * share), 1) + 1)
+    for kind in KINDS:
+        count = Count(f"orders on {kind}")
+        with count.timed():
+            for seed in seeds:
+                with closing(open_backend(kind, folder())) as b:
+                    histories.judge(histories.of_threads(b, threads=6, calls=150, seed=seed), count)
+                if kind != "memory":
+                    place = place_of(kind, folder())
+                    place.open().close()
+                    calls = histories.of_processes(place, processes=4, calls=150, seed=seed)
+                    histories.judge(calls, count)
+        counts.append(count)
+    return counts
+
+
+def gaps(share: float) -> list[Count]:
+    counts = []
+    for name in gap.WAYS:
+        schema = place_of("postgres", folder()).options["schema"]
+        events = round((1_000_000 if name == "ours" else 100_000) * share)
+        count = gap.measure(name, postgres().url, schema, events=events)
+        if name != "ours":
+            count.broken = []  # theirs to mend; the count says it
+        counts.append(count)
+    return counts
+
+
+def bugs(_: float) -> Count:
+    return planted.main()
+
+
+FAULTS: Final = {
+    "power": Fault(
+        "The power goes at any write or sync; unsynced sectors are lost, reordered or torn",
+        "what was acknowledged is there, nothing is there by half, no mark goes back",
+        power,
+    ),
+    "power-normal": Fault(
+        'The same with `synchronous="NORMAL"`',
+        "a prefix of the commits is there",
+        power_normal,
+    ),
+    "errors": Fault(
+        "A write, sync or read fails, or the disk is full or dead from then on",
+        "it is told; after a failed sync the store refuses to go on; nothing pretends",
+        errors,
+    ),
+    "flips": Fault("Each byte of a closed store flipped", "it is noticed, and never read as data", flips),
+    "log-flips": Fault(
+        "Each byte flipped of the log that a killed process left",
+        "a prefix of the commits is read",
+        log_flips,
+    ),
+    "kills": Fault(
+        "SIGKILL of writers and hosts, at random",
+        "nothing acknowledged is lost, nothing is there twice",
+        kills,
+    ),
+    "stalls": Fault(
+        "SIGSTOP and SIGKILL of writers, and of a host past the client's timeout",
+        "nothing acknowledged is lost, nothing is there twice",
+        stall,
+    ),
+    "cuts": Fault(
+        "The line is cut between a commit and its answer",
+        "one effect, or the outcome is called unknown",
+        cuts,
+    ),
+    "marks": Fault(
+        "A stream is emptied; then a restart, a rewrite, a restore or a move to another backend",
+        "the next seq is the mark + 1",
+        empties,
+    ),
+    "orders": Fault(
+        "Threads and processes append, swap and read at once",
+        "every key and stream has an order that one thread could have made",
+        orders,
+    ),
+    "gap": Fault(
+        "Six processes write, two readers follow the global order in Postgres",
+        "every event is delivered, to both (what was never delivered is the sum of the two)",
+        gaps,
+    ),
+    "bugs": Fault("Bugs planted in a copy of the tree", "the tests go red", bugs),
+}
+
+INTRODUCTION: Final = """\
+Each count below was made by a run, none was typed. *Broken* counts the cases in which the promise did not
+hold; every case is made of a seed or of its place, so a broken one can be run again. A part of each runs
+with the other tests (`tests/faults`), the whole with `make faults`."""
+
+
+def counted(name: str, share: float) -> list[dict[str, Any]]:
+    found = FAULTS[name].run(share)
+    command = f"python -m tests.faults.publish {name}" + ("" if share == 1 else f" --share {share:g}")
+    return [
+        {**asdict(count), "command": command} for count in (found if isinstance(found, list) else [found])
+    ]
+
+
+def kept() -> dict[str, Any]:
+    found: dict[str, Any] = {"about": "", "counts": {}}
+    if RESULTS.exists():
+        found = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def keep(name: str, counts: list[dict[str, Any]]) -> None:
+    """Beside what others have counted, perhaps meanwhile."""
+    results = kept()
+    results["about"] = about()
+    results["counts"][name] = counts
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def page(results: dict[str, Any]) -> str:
+    text = [
+        "<!-- made by `python -m tests.faults.publish`: never typed -->",
+        "# Faults, tried and counted",
+        "",
+        INTRODUCTION,
+        "",
+        f"Run on {results['about']}.",
+        "",
+    ]
+    for name, fault in FAULTS.items():
+        text += [f"## {fault.title}", "", f"Promise: {fault.promise}.", ""]
+        counts = results["counts"].get(name)
+        if counts is None:
+            text += [f"Not counted yet: `python -m tests.faults.publish {name}`.", ""]
+            continue
+        text += ["| what | tried | broken | seconds |", "|---|---|---:|---:|"]
+        text += [
+            f"| {count['name']} | {tried(count)} | {broken_in(count)} | {count['seconds']:,.0f} |"
+            for count in counts
+        ]
+        text += ["", *(bug_table() if name == "bugs" else []), f"Repeat: `{counts[0]['command']}`.", ""]
+    return "\n".join(text)
+
+
+def broken_in(count: dict[str, Any]) -> str:
+    """Of those that we compare with nothing was promised here; what they never delivered is in their row."""
+    is_theirs = count["name"].startswith("gap, ") and count["name"] != "gap, ours"
+    return "not ours" if is_theirs else str(len(count["broken"]))
+
+
+def tried(count: dict[str, Any]) -> str:
+    return ", ".join(f"{times:,} {what}" for what, times in count["tried"].items())
+
+
+def bug_table() -> list[str]:
+    rows = [f"| {number} | {bug.name} | `{bug.caught_by}` |" for number, bug in enumerate(BUGS, 1)]
+    return ["| | bug | caught by |", "|---:|---|---|", *rows, ""]
+
+
+def about() -> str:
+    try:
+        import psycopg
+
+        with psycopg.connect(postgres().url) as connection:
+            server = f", Postgres {connection.info.server_version // 10_000}"
+    except ImportError:
+        server = ""
+    return (
+        f"Python {platform.python_version()}, SQLite {apsw.sqlite_lib_version()}{server}, {platform.system()}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults.publish", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {', '.join(FAULTS)}; all if none")
+    parser.add_argument("--share", type=float, default=1, help="how much of it, 1 is all")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.faults) - set(FAULTS)):
+        parser.error(f"there is no fault {unknown[0]!r}: there are {', '.join(FAULTS)}")
+    broken = []
+    try:
+        postgres({})  # which syncs, as that of users does
+        for name in [] if options.page else options.faults or list(FAULTS):
+            counts = counted(name, options.share)
+            keep(name, counts)
+            broken += [f"{name}: {fault}" for count in counts for fault in count["broken"]]
+            print(f"{name}: {'; '.join(tried(count) for count in counts)}", file=sys.stderr, flush=True)
+    finally:
+        conftest.pytest_sessionfinish()
+        while conftest._hosts:
+            conftest._hosts.popitem()[1].kill()
+    PAGE.write_text(page(kept()), encoding="utf-8")
+    for fault in broken:
+        print(fault, file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""A disk that dies, fills up, fails or loses its cache under the SQLite backend."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from strandline.persist.backends.sqlite import SqliteBackend
+from tests.faults.count import in_another_process
+
+
+def test_a_power_cut_at_any_write_or_sync_loses_nothing_acknowledged() -> None:  # P-REC-1, P-REC-2, P-REC-9
+    count = in_another_process("power", seeds=2, stride=16, twice=250)
+
+    assert count.broken == []
+    assert count.tried["disks"] > 400
+    assert count.tried["disks cut twice"] > 20
+
+
+def test_without_a_sync_at_each_commit_a_power_cut_leaves_a_prefix_of_the_commits() -> None:  # P-REC-9
+    count = in_another_process("power", seeds=2, stride=40, synchronous="NORMAL", may_lose=True)
+
+    assert count.broken == []
+
+
+def test_a_loss_is_seen_where_there_is_one() -> None:  # what the two above rest on
+    count = in_another_process("power", seeds=2, stride=60, synchronous="NORMAL")
+
+    assert count.broken
+
+
+def test_a_write_sync_or_read_that_fails_is_told_and_nothing_pretends() -> None:  # P-REC-9, P-DUR-9
+    count = in_another_process("failing", stride=110)
+
+    assert count.broken == []
+    assert count.tried["told: the outcome is unknown"] > 10
+
+
+def test_a_read_that_fails_while_a_store_is_opened_is_an_error_of_ours() -> None:  # P-API-4
+    count = in_another_process("failing", kinds=["read"], workloads=["keys"])
+
+    assert count.broken == []
+
+
+def test_the_folders_that_are_made_for_a_store_are_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-REC-9
+    synced, really = set[int](), os.fsync
+
+    def sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+    SqliteBackend(tmp_path / "a" / "b" / "store.db").close()
+
+    assert {tmp_path.stat().st_ino, (tmp_path / "a").stat().st_ino} <= synced
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_power_cut_at_every_write_and_sync_loses_nothing_acknowledged() -> None:  # P-REC-1, P-REC-9
+    assert in_another_process("power", seeds=30).broken == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_write_sync_and_read_that_fails_is_told_and_nothing_pretends() -> None:  # P-REC-9, P-DUR-9
+    assert in_another_process("failing").broken == []

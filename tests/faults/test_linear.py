@@ -1,0 +1,87 @@
+"""Concurrent appends and swaps have an order that a single thread could have made."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import KINDS, open_backend, place_of
+from tests.faults.count import Count
+from tests.faults.histories import judge, of_processes, of_threads
+from tests.faults.linear import Call, not_linear, register, stream
+
+
+def put(value: int, start: int, end: int) -> Call:
+    return Call("k", "put", (value,), None, start, end)
+
+
+def get(value: int, start: int, end: int) -> Call:
+    return Call("k", "get", (), value, start, end)
+
+
+def swap(expected: int, new: int, result: Any, start: int, end: int) -> Call:
+    return Call("k", "swap", (expected, new), result, start, end)
+
+
+def appended(seq: int, start: int, end: int) -> Call:
+    return Call("s", "append", (), seq, start, end)
+
+
+RIGHT = {
+    "a read during a write gives the old value": [put(1, 0, 9), get(0, 2, 3)],
+    "a read during a write gives the new value": [put(1, 0, 9), get(1, 2, 3)],
+    "two swaps, one wins": [swap(0, 1, True, 0, 9), swap(0, 2, 1, 0, 9)],
+    "writes that overlap, read in the other order": [put(1, 0, 9), put(2, 1, 8), get(1, 10, 11)],
+}
+WRONG = {
+    "a value that was overwritten comes back": [put(1, 0, 1), put(2, 2, 3), get(1, 4, 5)],
+    "a read goes back": [put(1, 0, 9), get(1, 2, 3), get(0, 4, 5)],
+    "two swaps both win": [swap(0, 1, True, 0, 9), swap(0, 2, True, 0, 9)],
+    "a swap loses to nothing": [swap(0, 1, 0, 0, 9)],
+    "a swap names a value that was never there": [put(1, 0, 1), swap(5, 2, 7, 2, 3)],
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_checker_finds_the_order_of_a_history_that_has_one(name: str) -> None:
+    assert not_linear(RIGHT[name], register, 0) == []
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_checker_refuses_a_history_that_has_no_order(name: str) -> None:
+    assert not_linear(WRONG[name], register, 0) == ["k"]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [appended(1, 0, 1), appended(1, 2, 3)],
+        [appended(2, 0, 1), appended(1, 2, 3)],
+        [appended(1, 0, 1), Call("s", "mark", (), 0, 2, 3)],
+        [appended(1, 0, 9), Call("s", "expect", (0,), True, 0, 9)],
+        [appended(1, 0, 1), appended(3, 2, 3)],
+    ],
+    ids=["a seq twice", "seqs against time", "a mark that lags", "both from 0", "a seq that is skipped"],
+)
+def test_the_checker_refuses_streams_that_no_thread_could_have_made(calls: list[Call]) -> None:
+    assert not_linear(calls, stream, 0) == ["s"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_threads_have_an_order(kind: str, tmp_path: Path) -> None:  # P-CAS-5, P-CON-6, P-LOG-11
+    count = Count(kind)
+    with closing(open_backend(kind, tmp_path)) as b:
+        judge(of_threads(b, threads=6, calls=60, seed=1), count)
+
+    assert count.broken == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "remote"])
+def test_calls_of_processes_have_an_order(kind: str, tmp_path: Path) -> None:  # P-CAS-5, P-CON-6, P-LOG-11
+    count, place = Count(kind), place_of(kind, tmp_path)
+    place.open().close()
+    judge(of_processes(place, processes=3, calls=80, seed=1), count)
+
+    assert count.broken == []
+    assert count.tried["calls"] == 240

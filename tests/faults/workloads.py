@@ -1,0 +1,294 @@
+"""What a store is doing when its disk fails: short runs of steps, and every state that they come by.
+
+Each step runs on the store under test and on the in-memory reference, which notes what a reader sees after
+each of its commits. So for any moment it is known which states are right: the one after the last step that
+was acknowledged, and those that the step under way may have reached.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from strandline.conformance.suites.given import total
+from strandline.conformance.suites.histories import state_of
+from strandline.persist import (
+    ABSENT,
+    Append,
+    AtomicBackend,
+    Delete,
+    Event,
+    ExpectKey,
+    ExpectSeq,
+    MoveCursor,
+    Put,
+    Truncate,
+    ack,
+    append,
+    append_batch,
+    append_batch_once,
+    append_expect,
+    append_once,
+    backup,
+    checkpoint,
+    commit,
+    compact,
+    consumer,
+    erase_stream,
+    global_trim,
+    hold,
+    kv_cas,
+    kv_put,
+    kv_update,
+    last_seq,
+    once_forget,
+    redact,
+    truncate_through,
+)
+from strandline.persist.backend import Backend, Expectation, Once, Outcome, Write
+from strandline.persist.backends.memory import MemoryBackend
+from strandline.persist.backends.sqlite import SqliteBackend
+from strandline.persist.lift import atomic
+
+PAGES_A_CHECKPOINT: Final = 6  # instead of a thousand, so that checkpoints come in the middle of a short run
+LARGE: Final = "x" * 20_000  # five pages
+
+
+def seen_in(b: Backend) -> dict[str, Any]:
+    """All that a reader can see; the lineage that cursors carry, which is random, is left out."""
+    state = state_of(b)
+    return {**state, "keys": repr(state["keys"]).replace(atomic(b).info()["lineage"], "lineage")}
+
+
+class Reference(MemoryBackend):
+    """The reference, which notes what a reader sees after each commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states = [seen_in(self)]
+
+    def commit(
+        self, preconditions: Sequence[Expectation], writes: Sequence[Write], *, once: Once | None = None
+    ) -> Outcome:
+        outcome = super().commit(preconditions, writes, once=once)
+        self.states.append(seen_in(self))
+        return outcome
+
+    def append(self, stream: str, event: Event) -> int:
+        seq = super().append(stream, event)
+        self.states.append(seen_in(self))
+        return seq
+
+    def truncate_through(self, stream: str, n: int) -> None:
+        super().truncate_through(stream, n)
+        self.states.append(seen_in(self))
+
+    def kv_put(self, key: str, value: Any) -> None:
+        super().kv_put(key, value)
+        self.states.append(seen_in(self))
+
+    def kv_delete(self, key: str) -> None:
+        super().kv_delete(key)
+        self.states.append(seen_in(self))
+
+
+class Bench:
+    """The store that a run is on, in a folder; it can be closed and opened again."""
+
+    def __init__(self, folder: Path | None, *, checkpoints: bool = True, synchronous: str = "FULL") -> None:
+        self.folder, self.checkpoints, self.synchronous = folder, checkpoints, synchronous
+        self.b: AtomicBackend = Reference()
+        if folder is not None:
+            self.b = self._opened()
+
+    def _opened(self) -> SqliteBackend:
+        assert self.folder is not None
+        opened = SqliteBackend(self.folder / "store.db", busy_timeout_s=1, synchronous=self.synchronous)
+        if self.checkpoints:
+            opened._writer.pragma("wal_autocheckpoint", PAGES_A_CHECKPOINT)
+        return opened
+
+    def reopen(self) -> None:
+        if self.folder is not None:
+            self.b.close()
+            self.b = self._opened()
+
+    def back_up(self) -> None:
+        if self.folder is not None:
+            backup(self.b, self.folder / "copy.db")
+            (self.folder / "copy.db").unlink()
+
+
+Step: TypeAlias = Callable[[Bench], object]
+
+
+def on(call: Callable[..., object], *arguments: Any, **options: Any) -> Step:
+    """The step that makes this call on the store."""
+    return lambda bench: call(bench.b, *arguments, **options)
+
+
+def appends() -> Iterator[Step]:
+    for n in range(6):
+        yield on(append, "ab"[n % 2], "t", n, {"n": n})
+
+
+def batches() -> Iterator[Step]:
+    for n in range(4):
+        specs = [("t", n, {"n": n, "text": "y" * 900})] * 9
+        yield on(append_batch, "s", specs, globally=True)
+
+
+def large_values() -> Iterator[Step]:
+    for n in range(3):
+        yield on(append, "s", "t", n, {"n": n, "text": LARGE})
+        yield on(kv_put, "k", {"n": n, "text": LARGE})
+
+
+def units() -> Iterator[Step]:
+    """Two streams, the global order and two keys in one commit."""
+    for n in range(4):
+        writes = [
+            Append("left", "t", n, {"n": n}, globally=True),
+            Put("k", n),
+            Append("right", "t", n, {"n": n}, globally=True),
+            Delete("gone") if n % 2 else Put("gone", n),
+        ]
+        yield on(commit, [ExpectSeq("left", n)], writes)
+
+
+def expectations() -> Iterator[Step]:
+    for n in range(4):
+        yield on(append_expect, "s", n, "t", n, {"n": n})
+        yield on(append_expect, "s", 99, "t", 0, {"n": 0})
+
+
+def keys() -> Iterator[Step]:
+    yield on(kv_cas, "k", ABSENT, 0)
+    for n in range(4):
+        yield on(kv_cas, "k", n, n + 1)
+        yield on(kv_update, "n", 0, lambda value: value + 1)
+    yield on(commit, [ExpectKey("k", 4)], [Delete("k")])
+
+
+def repeats() -> Iterator[Step]:
+    for n in range(4):
+        yield on(append_once, "s", f"key {n}", "t", n, {"n": n}, globally=True)
+        yield on(append_once, "s", f"key {n}", "t", n + 1, {"n": n}, globally=True)
+    yield on(append_batch_once, "s", "block", [("t", 1, {"n": 1})] * 5)
+    yield on(once_forget, "s", 2)
+
+
+def truncations() -> Iterator[Step]:
+    for n in range(3):
+        yield on(append_batch, "s", [("t", 1, {"n": 1, "text": "z" * 500})] * 12)
+        yield on(truncate_through, "s", 12 * n + 6)
+    yield lambda bench: truncate_through(bench.b, "s", last_seq(bench.b, "s"))
+    yield on(append, "s", "t", 2, {"n": 2})
+
+
+def compactions() -> Iterator[Step]:
+    yield on(hold, "s", "h", 5)
+    for n in range(3):
+        yield on(append_batch, "s", [("t", n, {"n": n})] * 6, globally=True)
+        yield on(compact, "s", "snap", total, 0)
+    yield on(checkpoint, "s", "snap", total, 0)
+    yield on(global_trim, 4)
+
+
+def erasures() -> Iterator[Step]:
+    yield on(append_batch, "s", [("t", n, {"n": n, "p": "secret"}) for n in range(5)])
+    yield on(append_once, "s", "key", "t", 1, {"n": 1, "p": "secret"})
+    yield on(redact, "s", 2, ["p"], 7, reason="asked to")
+    yield on(erase_stream, "s", 8, reason="asked to")
+    yield on(append, "s", "t", 9, {"n": 9})
+
+
+def cursors() -> Iterator[Step]:
+    yield on(append_batch, "s", [("t", n, {"n": n}) for n in range(6)])
+    yield on(consumer, "reader", "s", start=0)
+    for n in (1, 3):
+        yield on(acknowledge, n)
+    yield lambda bench: commit(bench.b, [], [MoveCursor(consumer(bench.b, "reader", "s"), 5), Put("sum", 15)])
+
+
+def acknowledge(b: AtomicBackend, seq: int) -> None:
+    ack(consumer(b, "reader", "s"), seq)
+
+
+def rewrites() -> Iterator[Step]:
+    """VACUUM writes the whole file anew; a scrub empties the log."""
+    yield on(append_batch, "s", [("t", 1, {"n": 1, "text": "w" * 700})] * 12)
+    yield on(commit, [], [Truncate("s", 9), Put("k", 1)])
+    yield lambda bench: bench.b.scrub(rewrite=True)
+    yield on(append, "s", "t", 2, {"n": 2})
+    yield lambda bench: bench.b.scrub()
+    yield on(append, "s", "t", 3, {"n": 3})
+
+
+def reopenings() -> Iterator[Step]:
+    for n in range(3):
+        yield on(append, "s", "t", n, {"n": n}, globally=True)
+        yield Bench.reopen
+    yield on(truncate_through, "s", 3)
+    yield Bench.reopen
+    yield on(append, "s", "t", 9, {"n": 9})
+
+
+def names() -> Iterator[Step]:
+    """Many streams, types and keys: pages and indexes split."""
+    for n in range(3):
+        writes: list[Write] = [
+            Append(f"stream {n} {i} {'n' * 200}", f"type {i} {'n' * 100}", i, {"n": i}) for i in range(12)
+        ]
+        writes += [Put(f"key {n} {i} {'k' * 200}", i) for i in range(12)]
+        yield on(commit, [], writes)
+
+
+WORKLOADS: Final[dict[str, Callable[[], Iterator[Step]]]] = {
+    run.__name__: run
+    for run in (
+        appends, batches, large_values, units, expectations, keys, repeats, truncations, compactions,
+        erasures, cursors, rewrites, reopenings, names,
+    )
+}  # fmt: skip
+# With SQLite's own pace of checkpoints: the log only grows, and is emptied when the store is closed.
+UNCHECKED: Final = ("appends", "batches", "truncations", "reopenings", "units", "compactions")
+# Here a step is more than its commits: an erasure removes the bytes after them, a compaction looks for holds
+# between them. Where that fails it says so, and is finished by a repeat (P-ERA-1, P-CMP-8).
+OF_PARTS: Final = ("erasures", "compactions")
+RUNS: Final = [*((name, True) for name in WORKLOADS), *((name, False) for name in UNCHECKED)]
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The states of a run: after the first `n` steps the reader sees `states[marks[n]]`."""
+
+    states: list[dict[str, Any]]
+    marks: list[int]
+    has_parts: bool = False
+
+    def is_one_commit(self, acked: int) -> bool:
+        """Whether the step after those is one commit and nothing else."""
+        if self.has_parts or acked + 1 == len(self.marks):
+            return False
+        return self.marks[acked + 1] == self.marks[acked] + 1
+
+    def allows(self, found: dict[str, Any], acked: int, *, may_lose: bool = False) -> bool:
+        """Whether a reader may see this when `acked` steps were acknowledged, and one more may be on its
+        way; with `may_lose` those that were acknowledged last may be gone."""
+        last = self.marks[min(acked + 1, len(self.marks) - 1)]
+        return found in self.states[0 if may_lose else self.marks[acked] : last + 1]
+
+    def is_after(self, found: dict[str, Any], acked: int) -> bool:
+        """Whether this is what `acked` steps left, and nothing of the next."""
+        return found == self.states[self.marks[acked]]
+
+
+def course_of(workload: str) -> Course:
+    bench = Bench(None)
+    assert isinstance(bench.b, Reference)
+    marks = [0]
+    for step in WORKLOADS[workload]():
+        step(bench)
+        marks.append(len(bench.b.states) - 1)
+    return Course(bench.b.states, marks, has_parts=workload in OF_PARTS)
