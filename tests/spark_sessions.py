@@ -1,18 +1,23 @@
 """The Spark sessions of a test run, each started by the first test that asks for it and kept to the end.
 
 `spark` is classic, in this process; `connect_spark` is a session on a Connect server in a process of its own;
-`each_spark` runs a test on both. Each lake is in a temporary folder, and tests share it: give a table a name
-of its own. Tests that ask for one go to one xdist worker (`--dist loadgroup`), so that only one starts Spark.
+`each_spark` runs a test on both: on one of them in `make test`, half of the tests on either, and on the other
+in the slow suite. Each lake is in a temporary folder, and tests share it: give a table a name
+of its own. Tests that ask for classic Spark go to one xdist worker (`--dist loadgroup`), those of Connect to
+one too, so that each is started once.
 """
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 import pytest
 
@@ -23,20 +28,51 @@ from strandline.lake.spark import end_idle_sessions, is_connect, start_spark, st
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIXTURES: Final = {"spark", "connect_server", "connect_spark", "each_spark"}
 SOCKETS: Final = (
     "ignore:unclosed <socket.socket:ResourceWarning"  # pyspark leaves those of collect() to the collector
 )
+# Spark's launcher reads it. The Javas of the tests end before what the second compiler makes fast has paid
+# for its making: without it a start takes half the processor time, and small jobs two thirds. Of their small
+# heaps one thread collects the garbage for less than many do.
+JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+KINDS: Final = ("classic", "connect")
 SERVER: Final = Path(__file__).with_name("connect_server.py")
 SERVER_ENDS_S: Final = 60
+
+
+def pytest_configure() -> None:
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if JAVA_OPTIONS not in given:  # a worker of xdist has it already
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{JAVA_OPTIONS} {given}".rstrip()
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
-        if FIXTURES.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
             item.add_marker(pytest.mark.filterwarnings(SOCKETS))
+        if (kind := _each(item)) and kind != KINDS[crc32(_name(item).encode()) % 2]:
+            item.add_marker(pytest.mark.slow)
+
+
+def _group(item: pytest.Item) -> str | None:
+    asked = set(getattr(item, "fixturenames", ()))
+    each = _each(item)
+    if "spark" in asked or each == "classic":
+        return "spark"
+    return "connect" if each == "connect" or asked & {"connect_server", "connect_spark"} else None
+
+
+def _each(item: pytest.Item) -> str | None:
+    """The kind of a test that runs on each."""
+    found: str | None = getattr(getattr(item, "callspec", None), "params", {}).get("each_spark")
+    return found
+
+
+def _name(item: pytest.Item) -> str:
+    """Without its parameters: cases of one test keep together."""
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="session")
@@ -92,10 +128,13 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """Below those that the machine gives out: nobody gets it by chance before its server, which takes seconds
+    to start, listens there."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as tried, suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return port
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +155,7 @@ def connect_spark(_connect_session: "SparkSession", monkeypatch: pytest.MonkeyPa
     return _connect_session
 
 
-@pytest.fixture(params=["classic", "connect"])
+@pytest.fixture(params=KINDS)
 def each_spark(request: pytest.FixtureRequest) -> "SparkSession":
     """The test runs twice: on classic Spark, then on Connect."""
     session: SparkSession = request.getfixturevalue(

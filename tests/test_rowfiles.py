@@ -331,6 +331,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path) -> None:
         ("x.jsonl.zst", zstd(LINES)[:8] + b"\xff" * 60, "damaged"),
         ("x.jsonl", b'{"a":1}\n{"a":"\xff"}\n', "line 2: byte 7 is no UTF-8"),
     ],
+    ids=lambda value: f"{len(value)} bytes" if isinstance(value, bytes) else None,  # gzip tells the time
 )
 def test_a_file_that_is_not_what_it_says_is_refused(
     tmp_path: Path, name: str, data: bytes, reason: str

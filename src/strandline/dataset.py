@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -209,6 +210,7 @@ def check_source(source: object) -> str:
     return source
 
 
+@lru_cache(maxsize=8_192)
 def encode_source(source: str) -> str:
     """A source as it stands in paths, keys and stream names. Different sources never give one text."""
     return (
@@ -218,6 +220,7 @@ def encode_source(source: str) -> str:
     )
 
 
+@lru_cache(maxsize=8_192)
 def decode_source(text: str) -> str:
     return unquote(text)
 

@@ -7,7 +7,7 @@ append.
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from strandline.clock import Clock
 from strandline.errors import StrandlineError, UsageError
 from strandline.lake.settings import CATALOG
+from strandline.observe.span import send_traces, span
 from strandline.persist import Conflict, ExpectSeq
 from strandline.pipeline import quarantine
 from strandline.pipeline.append import OnBad, Receipt, Rows, append, drop_quarantined, retry_quarantined
@@ -28,13 +29,15 @@ from strandline.pipeline.plan import Reason
 from strandline.pipeline.registry import dataset_stream, declared
 from strandline.pipeline.site import open_site
 from strandline.pipeline.token import Token
-from strandline.pipeline.visible import DataAge, age, bounds, visible
+from strandline.pipeline.visible import DataAge, OnPruned, age, bounds, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from strandline.backfill.front import Backfills
     from strandline.delivery.front import Deliveries, SyncReport
     from strandline.delivery.result import SyncResult
+    from strandline.keeping.front import Keeping
     from strandline.lake.courier import SparkCourier
     from strandline.lake.explain import ScanPlan
     from strandline.lake.landing import Settle
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
 Refresh = Literal["never", "auto", "always"]
 
+_importing = threading.Lock()
 _READS: Final = ("select", "with", "from", "values", "table", "show", "describe", "desc", "explain")
 _QUOTED: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
@@ -64,6 +68,8 @@ class Node:
         self._tables: tuple[SparkSession, IcebergTables] | None = None
         self._couriers: tuple[SparkSession, SparkCourier] | None = None
         self._deliveries: Deliveries | None = None
+        self._keeping: Keeping | None = None
+        send_traces(config.observe.traces, node=config.node.name)
         self.site = open_site(config, clock=clock)
         self.origin = self.site.origin
 
@@ -72,6 +78,7 @@ class Node:
     @property
     def spark(self) -> "SparkSession":
         """The session; it is started by the first who asks, and again by the first who finds it dead."""
+        _import_spark()
         from strandline.lake.spark import is_alive, start_spark
 
         if self._session is None or not is_alive(self._session):
@@ -104,6 +111,7 @@ class Node:
     @contextmanager
     def _on_spark(self, dataset: str | None = None) -> Iterator[None]:
         """What makes the work inside fail is named: a Spark that died, a warehouse that was moved."""
+        _import_spark()
         from strandline.lake.iceberg import check_warehouse
         from strandline.lake.schema import TableUnavailable
         from strandline.lake.spark import named_if_gone
@@ -166,10 +174,11 @@ class Node:
         self, dataset: str, df: "DataFrame", *, source: str | None = None, request_id: str | None = None
     ) -> "LoadResult":
         """Land a DataFrame of any size, from any Spark source. See strandline.pipeline.load."""
+        _import_spark()
         from strandline.pipeline.load import load
 
         self._open_for_write()
-        with self._on_spark(dataset):
+        with span("load", dataset=dataset), self._on_spark(dataset):
             return load(
                 self.site,
                 self.tables,
@@ -184,10 +193,11 @@ class Node:
         self, dataset: str, place: str, *, kind: "Kind", source: str | None = None
     ) -> "LoadResult":
         """Bring in an Iceberg table, or a Parquet folder, of rows that have no numbers: once, resumably."""
+        _import_spark()
         from strandline.pipeline.legacy import import_rows
 
         self._open_for_write()
-        with self._on_spark(dataset):
+        with span("load", dataset=dataset), self._on_spark(dataset):
             return import_rows(
                 self.site,
                 self.tables,
@@ -198,6 +208,13 @@ class Node:
                 source=source,
                 settle=self._settle.get(dataset),
             )
+
+    @property
+    def backfills(self) -> "Backfills":
+        """The providers of history, and running them. See strandline.backfill.front."""
+        from strandline.backfill.front import Backfills
+
+        return Backfills(self, self._open_for_write)
 
     def settle(self, dataset: str, hook: "Settle | None") -> None:
         """Have `hook`, a pure function of DataFrames, see the rows of each flush before they get row ids."""
@@ -239,7 +256,7 @@ class Node:
             self.site,
             dataset,
             self.config.compaction,
-            lambda: snapshots(self.spark, dataset),
+            lambda: snapshots(lambda: self.spark, self.config.lake_settings(), dataset),
             lambda ids: expire(self.spark, dataset, ids),
         )
 
@@ -276,6 +293,11 @@ class Node:
             self._couriers = (session, SparkCourier(session, self.config.lake_settings()))
         return self._couriers[1]
 
+    def cancel_jobs(self) -> None:
+        """Before the process ends: the Spark jobs that deliver rows end now, and no other is begun."""
+        if self._couriers is not None:
+            self._couriers[1].cancel()
+
     def sync(
         self,
         name: str | None = None,
@@ -299,6 +321,16 @@ class Node:
                     flushes[dataset] = error
         return SyncReport(flushes, self.deliveries.sync_all(names, tell=tell, stop=stop))
 
+    @property
+    def keeping(self) -> "Keeping":
+        """What keeps the node small, as verbs. See strandline.keeping.front."""
+        from strandline.keeping.front import Keeping
+
+        self._open_for_write()
+        if self._keeping is None:
+            self._keeping = Keeping(self.config, self.site, lambda: self.spark)
+        return self._keeping
+
     # Rows out
 
     def read(
@@ -310,15 +342,18 @@ class Node:
         since: str | None = None,
         until: str | None = None,
         refresh: Refresh = "auto",
+        on_pruned: OnPruned = "error",
     ) -> "DataFrame":
         """The visible rows after the token `since` up to `until`, as a DataFrame of public columns.
 
-        `end` gives the token to read up to, and to go on from.
+        `end` gives the token to read up to, and to go on from. BehindFront where retention has pruned rows
+        after `since`, unless `on_pruned` is "continue".
         """
+        _import_spark()
         from strandline.pipeline.read import read
 
         self.refresh(dataset, refresh)
-        asked = bounds(self.site, self.origin, dataset, source, since, until)
+        asked = bounds(self.site, self.origin, dataset, source, since, until, on_pruned)
         known = self.site.known(dataset).dataset
         with self._on_spark():
             if not self._has_table(dataset):
@@ -336,12 +371,14 @@ class Node:
         max_rows: int = 1_000,
         max_bytes: int | None = None,
         refresh: Refresh = "auto",
+        on_pruned: OnPruned = "error",
     ) -> "Scan":
         """The visible rows in order, by pages, each with the token to go on from."""
+        _import_spark()
         from strandline.pipeline.read import PAGE_BYTES, Scan
 
         self.refresh(dataset, refresh)
-        asked = bounds(self.site, self.origin, dataset, source, since, until)
+        asked = bounds(self.site, self.origin, dataset, source, since, until, on_pruned)
         return Scan(
             self.site,
             lambda: self.reader,
@@ -360,12 +397,18 @@ class Node:
         return Token(self.origin, dataset, source, visible(self.site, dataset, source)).text()
 
     def explain(
-        self, dataset: str, *, source: str | None = None, since: str | None = None, until: str | None = None
+        self,
+        dataset: str,
+        *,
+        source: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        on_pruned: OnPruned = "error",
     ) -> "ScanPlan":
         """Which files a read would open, how many it passes by, without running it and without Spark."""
         from strandline.lake.explain import ScanPlan, explain
 
-        asked = bounds(self.site, self.origin, dataset, source, since, until)
+        asked = bounds(self.site, self.origin, dataset, source, since, until, on_pruned)
         if not self._has_table(dataset):
             return ScanPlan(None)
         lake = self.config.lake_settings()
@@ -416,10 +459,10 @@ class Node:
         return self.site.standing.numbers(dataset).visible > 0
 
     def named_in(self, query: str) -> list[str]:
-        """The datasets that a query may mean: those whose name stands in it."""
+        """The datasets that a query may mean: those whose name stands in it, rows or none."""
         return [
             dataset
-            for dataset in self.datasets()
+            for dataset in sorted({*self.datasets(), *self.config.datasets})
             if re.search(rf"(?<![\w.]){re.escape(dataset)}(?![\w])", query, re.IGNORECASE)
         ]
 
@@ -452,7 +495,14 @@ class Node:
     def drop_quarantined(self, dataset: str, entry: int, *, reason: str) -> int:
         return drop_quarantined(self.site, dataset, entry, reason=reason)
 
-    # Closing
+    # Another configuration, and closing
+
+    def reconfigure(self, config: Config) -> None:
+        """Go by this from now on. Store, content, lake and Spark stay those that are open."""
+        self.config = config
+        self.site.spool, self.site.flush = config.spool, config.flush
+        self.site.declared, self.site.is_strict = config.declared, bool(config.node.strict_datasets)
+        self._deliveries = self._keeping = None
 
     def close(self) -> None:
         """Let go of the store. Spark goes on for other nodes of the process until stop_spark."""
@@ -465,6 +515,13 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _import_spark() -> None:
+    """In one thread at a time: pyspark's modules import each other in circles, and a second thread would see
+    some of them half made."""
+    with _importing, suppress(ImportError):  # where it is not installed, whoever needs it says so
+        import pyspark.sql  # noqa: F401
 
 
 def open_node(

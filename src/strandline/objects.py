@@ -360,6 +360,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+class ObjectTooLarge(UsageError):
+    """More bytes than a bucket takes in one request."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__(
+            f"{name!r} has {size:,} bytes, and a bucket takes {MAX_STREAM_BYTES:,} in one request",
+            hint="cut it into several",
+        )
+        self.name, self.size = name, size
+
+
 class BucketObjects:
     """See Objects. What fits in a part is one request; what is larger is staged, then copied there."""
 
@@ -395,12 +406,13 @@ class BucketObjects:
         return True
 
     def create_whole(self, name: str, data: memoryview, attributes: Mapping[str, str]) -> bool:
-        """As `create`, in one request, which carries attributes: a copy of what was staged would lack them.
+        """As `create`, in one request, which carries attributes: a copy of what was staged would lack them,
+        and no upload in parts can be made to create only (decision 11).
 
         Nothing is copied on the way: of a file that is mapped, pages come and go.
         """
         if len(data) > MAX_STREAM_BYTES:
-            raise UsageError(f"{len(data):,} bytes in one request", hint=f"at most {MAX_STREAM_BYTES:,}")
+            raise ObjectTooLarge(name, len(data))
         try:
             with self._errors("put", check_object_name(name), missing="the bucket"):
                 self._store.put(name, data, mode="create", use_multipart=False, attributes=dict(attributes))

@@ -101,10 +101,9 @@ class RangeSet:
 
     def through(self, lo: int = 0) -> int:
         """The seq up to which it holds everything above `lo`."""
-        for each in self._near(Range(lo, lo + 1)):
-            if each.lo <= lo < each.hi:
-                return each.hi
-        return lo
+        place = bisect_right(self.ranges, lo, key=lambda each: each.hi)
+        found = self.ranges[place : place + 1]
+        return found[0].hi if found and found[0].lo <= lo else lo
 
     def _near(self, asked: Range) -> tuple[Range, ...]:
         """Those that could meet `asked`, found by bisection."""

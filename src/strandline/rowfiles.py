@@ -257,6 +257,35 @@ def parse_row(line: bytes) -> dict[str, Any]:
     return row
 
 
+def parse_rows(document: bytes) -> list[dict[str, Any]]:
+    """A JSON array of objects, or one object, with nothing lost; ValueError says what would be."""
+    text = document.strip()
+    if text.startswith(b"{"):
+        return [parse_row(text)]
+    try:
+        rows = orjson.loads(text)
+        is_same = orjson.dumps(rows) in (text, _tight(text).replace(b"}, {", b"},{"))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        is_same = False
+    if not is_same:
+        rows = _slowly(text)
+    if type(rows) is not list or any(type(row) is not dict for row in rows):
+        raise ValueError("a JSON array of objects is wanted")
+    return rows
+
+
+def _slowly(text: bytes) -> Any:
+    """By the reader that says what is wrong, and where."""
+    try:
+        return _READER.decode(text.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} is no UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep; as JSON lines each row is judged by itself") from error
+
+
 def _tight(line: bytes) -> bytes:
     """Without the spaces that most writers put behind a colon and a comma. Inside a text they count."""
     return line.replace(b'": ', b'":').replace(b', "', b',"')

@@ -5,19 +5,22 @@ nothing is written, and Spark is not imported. The same holds for a time that is
 so how it stood then can be told, with the configuration of now.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from strandline.dataset import Strand
 from strandline.delivery.history import standing_at
 from strandline.delivery.owed import numbered_at
+from strandline.delivery.result import NOT_TAKEN
+from strandline.keeping.report import CompactionStatus, RetentionStatus, compaction_status, retention_status
 from strandline.ledger.entry import Lost, entry_of
 from strandline.ledger.line import Hold, Line, Trouble
 from strandline.ledger.lines import UNREADABLE
 from strandline.ledger.spool import pending
 from strandline.ledger.tally import Tally
+from strandline.pipeline.archive import past_events
 from strandline.pipeline.config import Config
 from strandline.pipeline.config_sinks import SinkConfig
 from strandline.pipeline.plan import flush_stream
@@ -30,7 +33,6 @@ Health = Literal["ok", "degraded", "held", "failed"]
 VERSION: Final = 1
 _LEVELS: Final[tuple[Health, ...]] = ("ok", "degraded", "held", "failed")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,9 @@ class DatasetStatus:
     flushed_at: int | None
     open_flush: int | None
     open_loads: tuple[int, ...]
+    retention: RetentionStatus
+    compaction: CompactionStatus
+    counters: Mapping[str, int]  # what was ever done, by name: they only grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ class StrandStatus:
     bytes: int
     withheld: int
     dead_letters: int
+    evicted: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,7 @@ class SinkStatus:
     next_due_at: int | None
     hold: Hold | None
     strands: tuple[StrandStatus, ...]
+    counters: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,8 @@ class Status:
     causes: tuple[Cause, ...]
     datasets: tuple[DatasetStatus, ...]
     sinks: tuple[SinkStatus, ...]
+    notes: tuple[str, ...] = ()  # what is odd in the configuration: no cause of anything yet
+    backfills: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # counters by provider
 
     @property
     def health(self) -> Health:
@@ -137,19 +146,23 @@ def status_of(config: Config, site: Site, *, at: int | None = None) -> Status:
         site = replace(site, standing=standing_at(site, at))
     now = site.clock.now_us() if at is None else at
     names = sorted({*config.sinks, *site.standing.lines().instances()})
-    datasets = tuple(_dataset(site, name, now) for name in site.standing.datasets())
+    datasets = tuple(
+        _dataset(config, site, name, now, is_past=at is not None) for name in site.standing.datasets()
+    )
     sinks = tuple(_sink(config.sinks.get(name), site, name, now) for name in names)
-    causes = [cause for each in datasets for cause in _dataset_causes(each)]
+    causes = [cause for each in datasets for cause in _dataset_causes(each, config)]
     for each in sinks:
         causes += _sink_causes(each, config.sinks.get(each.sink))
     causes.sort(key=lambda cause: -_LEVELS.index(cause.level))
-    return Status(now, tuple(causes), datasets, sinks)
+    counts = site.standing.counts()
+    backfills = {name: counts.of("provider", name) for name in counts.providers()}
+    return Status(now, tuple(causes), datasets, sinks, config.warnings, backfills)
 
 
 # Datasets
 
 
-def _dataset(site: Site, dataset: str, now: int) -> DatasetStatus:
+def _dataset(config: Config, site: Site, dataset: str, now: int, *, is_past: bool) -> DatasetStatus:
     standing = site.standing
     waiting, numbers, tallies = (
         standing.pending(dataset),
@@ -160,6 +173,7 @@ def _dataset(site: Site, dataset: str, now: int) -> DatasetStatus:
         next(pending(site.b, Strand(dataset, source), tally), None) for source, tally in waiting.items()
     )
     oldest = min((first.at for first in firsts if first is not None), default=None)
+    counters = standing.counts().of("dataset", dataset)
     kinds = {number: _opening(site, dataset, event) for number, event in numbers.open.items()}
     return DatasetStatus(
         dataset,
@@ -183,6 +197,9 @@ def _dataset(site: Site, dataset: str, now: int) -> DatasetStatus:
         numbers.flushed_at or None,
         next((number for number, kind in kinds.items() if kind == "planned"), None),
         tuple(number for number, kind in kinds.items() if kind == "loading"),
+        retention_status(config, site, dataset, now, is_past=is_past),
+        compaction_status(site, dataset, is_past=is_past),
+        counters,
     )
 
 
@@ -193,20 +210,15 @@ def _opening(site: Site, dataset: str, event: int) -> str | None:
 
 def _lost(site: Site, dataset: str, source: str, tally: Tally) -> Iterator[Gap]:
     """The tally knows where rows are missing, not why: where some are, the ledger is read through."""
-    ledger, first = Strand(dataset, source).ledger, 1
-    while tally.empty.ranges and (
-        page := list(site.b.read_range(ledger, first, site.b.last_seq(ledger), limit=_PAGE))
-    ):
-        for event in page:
-            if event.type == "lost":
-                entry = entry_of(event)
-                assert isinstance(entry, Lost)
-                if tally.empty.covers(Range(entry.lo, entry.hi)):  # by then
-                    yield Gap(source, entry.segment, entry.lo, entry.hi, entry.reason)
-        first = page[-1].seq + 1
+    for event in past_events(site, Strand(dataset, source).ledger) if tally.empty.ranges else ():
+        if event.type == "lost":
+            entry = entry_of(event)
+            assert isinstance(entry, Lost)
+            if tally.empty.covers(Range(entry.lo, entry.hi)):  # by then
+                yield Gap(source, entry.segment, entry.lo, entry.hi, entry.reason)
 
 
-def _dataset_causes(each: DatasetStatus) -> Iterator[Cause]:
+def _dataset_causes(each: DatasetStatus, config: Config) -> Iterator[Cause]:
     for segment in sorted({gap.segment for gap in each.held}):
         rows = sum(gap.hi - gap.lo for gap in each.held if gap.segment == segment)
         text = f"{rows:,} rows of {each.dataset} wait for damaged segment {segment}"
@@ -216,6 +228,26 @@ def _dataset_causes(each: DatasetStatus) -> Iterator[Cause]:
     if each.quarantined:
         text = f"{each.quarantined:,} rows of {each.dataset} are in quarantine"
         yield Cause("degraded", "quarantine", text, f"`strandline spool quarantine list {each.dataset}`")
+    yield from _retention_causes(each.dataset, each.retention, config)
+    if failed := [found for found in each.compaction.left if found.is_failed]:
+        text = f"{len(failed):,} parts of the table of {each.dataset} cannot be rewritten: {failed[0].reason}"
+        repair = f"`strandline maintain {each.dataset} --force` tries them again"
+        yield Cause("degraded", "compaction_failed", text, repair)
+
+
+def _retention_causes(dataset: str, found: RetentionStatus, config: Config) -> Iterator[Cause]:
+    if found.is_open:
+        text = f"a run that takes rows out of {dataset} was cut short, or is under way"
+        yield Cause("degraded", "retention_open", text, f"`strandline retention run {dataset}`")
+    for sink, rows in sorted(found.held.items()):
+        limit = ", over the limit of [retention]" if found.is_over_limit else ""
+        text = f"up to {rows:,} rows of {dataset} could go and wait for sink {sink}{limit}"
+        if config.sinks[sink].enabled:
+            repair = f"`strandline sync {sink}`"
+        else:
+            text += ", which is not enabled"
+            repair = f"write `enabled = true` in [sinks.{sink}], or take it out of the configuration"
+        yield Cause("degraded", "retention_blocked", text, repair)
 
 
 # Sinks
@@ -245,16 +277,18 @@ def _sink(configured: SinkConfig | None, site: Site, name: str, now: int) -> Sin
         None if due is None else (due - _EPOCH) // timedelta(microseconds=1),
         instance.hold,
         tuple(map(strand, sorted(strands))),
+        site.standing.counts().of("sink", name),
     )
 
 
 def _strand(site: Site, strand: Strand, line: Line, tally: Tally, now: int) -> StrandStatus:
+    since = max(line.mark, tally.bare)
     owed = [
         hole
-        for each in tally.empty.holes(Range(line.mark, max(line.mark, tally.visible_through)))
+        for each in tally.empty.holes(Range(since, max(since, tally.visible_through)))
         for hole in line.done.holes(each)
     ]
-    since = numbered_at(site.b, strand, owed[0].lo + 1) if owed else now
+    oldest = numbered_at(site.b, strand, owed[0].lo + 1) if owed else now
     intent = line.intent
     left = line.left()
     return StrandStatus(
@@ -263,7 +297,7 @@ def _strand(site: Site, strand: Strand, line: Line, tally: Tally, now: int) -> S
         line.mark,
         tally.visible_through,
         sum(map(len, owed)),
-        None if since is None else _seconds(now - since),
+        None if oldest is None else _seconds(now - oldest),
         line.at or None,
         line.trouble,
         line.hold,
@@ -272,6 +306,7 @@ def _strand(site: Site, strand: Strand, line: Line, tally: Tally, now: int) -> S
         line.bytes,
         len(line.withheld),
         len(line.letters),
+        line.evicted,
     )
 
 
@@ -287,9 +322,10 @@ def _sink_causes(each: SinkStatus, configured: SinkConfig | None) -> Iterator[Ca
         is_damage = each.hold.kind == UNREADABLE
         repair = f"`strandline sink bind {name} --keep`" if is_damage else f"`strandline sync {name}`"
         yield Cause("failed" if is_damage else "held", each.hold.kind, text, repair)
-    yield from _held_causes(each)
+    yield from _held_causes(each, configured)
     yield from _trouble_causes(each)
-    late = [strand for strand in each.strands if strand.lag_s is None or strand.lag_s > configured.max_lag_s]
+    owed = [strand for strand in each.strands if configured.takes(strand.dataset)]
+    late = [strand for strand in owed if strand.lag_s is None or strand.lag_s > configured.max_lag_s]
     if late:
         lag_s = max(strand.lag_s or 0 for strand in late)
         where = f"{late[0].dataset}/{late[0].source}" if len(late) == 1 else f"{len(late):,} strands"
@@ -297,14 +333,19 @@ def _sink_causes(each: SinkStatus, configured: SinkConfig | None) -> Iterator[Ca
         yield Cause("degraded", "lag", text, f"`strandline sync {name}`")
 
 
-def _held_causes(each: SinkStatus) -> Iterator[Cause]:
+def _held_causes(each: SinkStatus, configured: SinkConfig) -> Iterator[Cause]:
     for strand in each.strands:
         if strand.hold is None:
             continue
+        if strand.hold.kind == NOT_TAKEN and not configured.takes(strand.dataset):
+            continue  # it was left out since
         kind, place = strand.hold.kind, f"{strand.dataset} --source {strand.source}"
         text = f"sink {each.sink}: {strand.dataset}/{strand.source}: {kind}: {strand.hold.text}"
         if kind == UNREADABLE:
             yield Cause("failed", kind, text, f"`strandline sink rewind {each.sink} {place} --abort-intent`")
+        elif kind == NOT_TAKEN:
+            repair = f"`exclude` in [sinks.{each.sink}]; `strandline sync {each.sink}` if it can take it now"
+            yield Cause("held", kind, text, repair)
         else:
             yield Cause("held", kind, text, f"`strandline sync {each.sink}`")
 

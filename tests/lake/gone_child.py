@@ -42,7 +42,6 @@ def classic(home: Path) -> None:
     settings = 'version = 1\n[spark]\nmaster = "local[1]"\nconf = { "spark.driver.memory" = "1g" }\n'
     (home / "strandline.toml").write_text(settings)
     with strandline.open(home) as node:
-        _flush(node, 1)
         first = node.spark
 
         def dies(rows: Any) -> Any:
@@ -50,6 +49,7 @@ def classic(home: Path) -> None:
             return rows
 
         node.settle("logs", dies)
+        node.append("logs", [{"n": 1}], source="a")
         told(lambda: _flush(node, 2))  # dies in the middle of it
         node.settle("logs", None)
         told(lambda: node.flush("logs").rows)

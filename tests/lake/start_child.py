@@ -27,12 +27,15 @@ def tell(what: str) -> None:
     print(json.dumps(what), flush=True)
 
 
-def first(folder: Path) -> None:
-    """Start where nothing is cached, stop, start again with other settings, and wait to be killed."""
+def first(folder: Path, *confs: str) -> None:
+    """Start where nothing is cached, stop, fail to start with each of these confs, start again with other
+    settings, and wait to be killed."""
     session = start_spark(lake_in(folder), spark_in(folder, spark_hadoop_secret="hunter2"), tell=tell)
     shown = subprocess.run(["ps", "-Aww", "-o", "args="], capture_output=True, text=True, check=True).stdout
     tell(f"rows: {_write(session)}, secret is shown: {'hunter2' in shown}")
     stop_spark(session)
+    for conf in confs:
+        fail(folder, conf)
     session = start_spark(lake_in(folder), spark_in(folder, spark_app_name="again"), tell=tell)
     tell(f"rows: {session.table('strandline.datasets.first').count()}, {session.conf.get('spark.app.name')}")
     processes = subprocess.run(
@@ -58,16 +61,27 @@ def outgrown(folder: Path, warehouse: str, uri: str, s3: str) -> None:
     stop_spark(session)
 
 
-def fail(folder: Path, *conf: str) -> None:
-    """Try to start with each of these confs in turn, and say what came of it."""
-    for text in conf:
-        try:
-            session = start_spark(lake_in(folder), spark_in(folder, **json.loads(text)))
-        except StrandlineError as error:
-            print(json.dumps({"kind": error.kind, "message": str(error), "hint": error.hint, **error.facts}))
-        else:
-            tell("started")
-            stop_spark(session)
+def listing(folder: Path) -> None:
+    """Start, have Java list the classes that it loads and from where, and stop."""
+    conf = {
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Xlog:class+load:file={folder / 'classes'}",
+    }
+    settings = SparkSettings("local[1]", conf=conf, log=str(folder / "spark.log"))
+    session = start_spark(lake_in(folder), settings)
+    tell(f"rows: {session.range(3).count()}")
+    stop_spark(session)
+
+
+def fail(folder: Path, conf: str) -> None:
+    """Try to start with this conf, and say what came of it."""
+    try:
+        start_spark(lake_in(folder), spark_in(folder, **json.loads(conf)))
+    except StrandlineError as error:
+        told = {"kind": error.kind, "message": str(error), "hint": error.hint, **error.facts}
+        print(json.dumps(told), flush=True)
+    else:
+        tell("started")
 
 
 def bare(folder: Path) -> None:
@@ -90,7 +104,7 @@ if __name__ == "__main__":
     acts: dict[str, Callable[..., None]] = {
         "first": first,
         "outgrown": outgrown,
-        "fail": fail,
+        "listing": listing,
         "bare": bare,
         "connect": connect,
     }

@@ -2,7 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -46,7 +49,7 @@ def test_counters_are_icebergs_own_of_the_files_that_hold_the_range(
     planned = explain(lake, dataset.name, source="a", seqs=Range(150, 230))
     assert (rows, counters.files_opened, counters.rows_decoded) == (80, 2, 200)
     assert (planned.files_opened, planned.bytes) == (2, counters.bytes)
-    assert counters.jobs == (None if is_connect(each_spark) else 1)
+    assert counters.jobs == 1
 
 
 def test_order_is_made_without_reading_a_file_twice(
@@ -96,17 +99,35 @@ def test_a_pruned_scan_reads_nothing_and_that_is_known(
 
 
 def test_what_spark_does_not_tell_is_unknown_and_not_zero(
-    each_spark: SparkSession, lake: LakeSettings
+    each_spark: SparkSession, tmp_path: Path
 ) -> None:  # L-COST-4
-    dataset = made(each_spark)
-    put(each_spark, dataset, "a", Range(0, 1))
-    rows = LakeReader(each_spark, lake).rows(dataset)
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "n.parquet")
 
-    result, counters = ScanMeter(each_spark).counted(rows, lambda _: "no action of Spark")
+    table, counters = ScanMeter(each_spark).counted(each_spark.read.parquet(str(tmp_path)), DataFrame.toArrow)
 
-    assert result == "no action of Spark"
-    assert counters == UNKNOWN
+    assert table.num_rows == 3
+    assert counters == ScanCounters(jobs=1)
     assert astuple(UNKNOWN) == (None, None, None, None)
+
+
+def test_rows_that_come_from_no_file_are_known_to_read_none(spark: SparkSession) -> None:  # L-COST-4
+    rows = spark.sql("SELECT * FROM VALUES (1), (2) AS t(n)")
+
+    assert ScanMeter(spark).counted(rows, DataFrame.toArrow)[1] == ScanCounters(1, 0, 0, 0)
+
+
+def test_a_job_under_an_execution_that_spark_has_dropped_hides_nothing(
+    spark: SparkSession, spark_lake: LakeSettings
+) -> None:  # L-COST-4; the UI answers 404 from then on
+    dataset = made(spark)
+    put(spark, dataset, "a", Range(0, 100))
+    spark.sparkContext.setLocalProperty("spark.sql.execution.id", "999999999")
+    try:
+        spark.sparkContext.parallelize([1]).count()
+    finally:
+        spark.sparkContext.setLocalProperty("spark.sql.execution.id", None)  # type: ignore[arg-type]  # takes it away
+
+    assert newest(spark, spark_lake, dataset, Range(0, 100))[1].files_opened == 1
 
 
 def test_a_dataframe_that_runs_again_does_not_read_zero_files(
@@ -150,12 +171,3 @@ def test_threads_that_share_a_session_are_told_apart(
         counted = list(threads.map(lambda page: meter.counted(page, DataFrame.toArrow)[1], pages))
 
     assert [each.files_opened for each in counted] == [1, 1, 2, 2, 3, 3]
-
-
-def test_the_description_of_a_users_own_job_comes_back(spark: SparkSession) -> None:  # L-COST-4
-    spark.sparkContext.setJobDescription("mine")
-
-    ScanMeter(spark).counted(spark.range(3), DataFrame.toArrow)
-
-    assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
-    spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]  # takes it away

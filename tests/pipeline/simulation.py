@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from strandline.errors import (
 from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, Published, Staged
 from strandline.lake.pieces import placed_batches
 from strandline.objects import Chunks, MemoryObjects, Name
-from strandline.persist import Event, mem_backend
+from strandline.persist import AtomicBackend, Event, mem_backend
 from strandline.persist.backend import Expectation, Once, Outcome, Write
 from strandline.pipeline.append import Receipt, append
 from strandline.pipeline.config_sections import Flush, Spool
@@ -41,6 +42,7 @@ from strandline.rows import accept
 
 DATASET: Final = "logs"
 SOURCES: Final = ("web-1", "web-2", "a/b")
+ROW_BYTES: Final = 64  # in a data file
 KEYS: Final = 40  # of a dataset with an identity: few, so that they repeat
 IDENTIFIED: Final = Dataset(DATASET, identity=Identity("key"), collapse=True, dedupe_on_flush=True)
 STEPS: Final = 1_000
@@ -68,6 +70,14 @@ class Plant:
 # What runs
 
 
+def _closed() -> threading.Lock:
+    """A gate that one passes for each release: as one waits at a time a lock does, and costs half of what a
+    semaphore does."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
 class Process:
     """A thread that runs only while the world lets it."""
 
@@ -76,7 +86,7 @@ class Process:
         self.error: BaseException | None = None
         self.asleep_until = 0
         self._body = body
-        self._go = threading.Semaphore(0)
+        self._go = _closed()
         self.random = random.Random(world.random.random())
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -112,18 +122,28 @@ class Process:
 class World:
     """Everything that outlives a process, and the schedule."""
 
-    def __init__(self, seed: int, plant: Plant | None = None, *, has_identity: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        plant: Plant | None = None,
+        *,
+        has_identity: bool = False,
+        declared: Dataset | None = None,
+        table: "Callable[[World], SimTable] | None" = None,
+    ) -> None:
         self.seed, self.plant, self.has_identity = seed, plant or Plant(), has_identity
+        self.declared = declared or (IDENTIFIED if has_identity else None)
         self.random = random.Random(seed)
         self.now_us = START_US
         self.current = threading.local()
-        self.back = threading.Semaphore(0)
+        self.back = _closed()
         self.processes: list[Process] = []
         self.is_calm = False
+        self.damages = True  # whether segments go bad now and then
         self.b = SimStore(self)
         self.disk = SimDisk(self)
         self.content = ContentStore(self.disk)
-        self.table = SimTable(self)
+        self.table = (table or SimTable)(self)
         self.requests: dict[str, Request] = {}
         self.readers: dict[str | None, Following] = {source: Following() for source in (*SOURCES, None)}
         self.kills = self.power_cuts = 0
@@ -151,10 +171,10 @@ class World:
             self.b,
             self.content,
             SimClock(self),
-            Standing(self.b),
+            Standing(self.b.whole),
             Spool(append_timeout_s=30),
             Flush(max_rows=25),
-            declared=lambda _: IDENTIFIED if self.has_identity else None,
+            declared=lambda _: self.declared,
             random_hex=lambda: f"{hexes.getrandbits(128):032x}",
         )
 
@@ -166,26 +186,27 @@ class World:
     def run(self, bodies: Mapping[str, Callable[[Process], None]], steps: int = STEPS) -> None:
         """Interleave, kill, restart; then let everything that is left die, and look after it calmly."""
         running = {name: self.start(name, body) for name, body in bodies.items()}
+        names, draw = list(running), self.random.random
         for _ in range(steps):
             self.now_us += self.random.randrange(1, 2_000)
-            if self.chance(0.01):
+            if draw() < 0.01:
                 self.now_us += self.random.randrange(1, 100) * 1_000_000  # everyone stalls: leases end
             self.table.deliver_late()
             self.disk.change()
-            name = self.random.choice(list(running))
+            name = self.random.choice(names)
             process = running[name]
-            if process.is_done or (self.chance(0.005) and self._kill(process)):
+            if process.is_done or (draw() < 0.005 and self.kill(process)):
                 self._raise(process)
                 running[name] = self.start(name, bodies[name])
-            elif self.chance(0.0008):
+            elif draw() < 0.0008:
                 self._cut_power(running)
                 running = {each: self.start(each, body) for each, body in bodies.items()}
             elif process.asleep_until <= self.now_us:
                 process.resume()
-                if self.chance(0.01):  # stalled, as by SIGSTOP, for longer than any lease
+                if draw() < 0.01:  # stalled, as by SIGSTOP, for longer than any lease
                     process.asleep_until = self.now_us + self.random.randrange(1, 150) * 1_000_000
         for process in running.values():
-            self._kill(process)
+            self.kill(process)
             self._raise(process)
         self.is_calm = True
 
@@ -199,7 +220,7 @@ class World:
             process.resume()
         self._raise(process)
 
-    def _kill(self, process: Process) -> bool:
+    def kill(self, process: Process) -> bool:
         self.kills += 1
         process.is_killed = True
         while not process.is_done:
@@ -209,13 +230,20 @@ class World:
     def _cut_power(self, running: Mapping[str, Process]) -> None:
         self.power_cuts += 1
         for process in running.values():
-            self._kill(process)
+            self.kill(process)
             self._raise(process)
         self.disk.lose_power()
 
     def _raise(self, process: Process) -> None:
         if process.error is not None:
             raise process.error
+
+
+def calm_world() -> World:
+    """One in which nothing goes wrong by itself."""
+    made = World(0)
+    made.is_calm = True
+    return made
 
 
 @dataclass(slots=True)
@@ -238,6 +266,11 @@ class SimStore:
 
     def __init__(self, world: World) -> None:
         self._world, self._b = world, mem_backend()
+
+    @property
+    def whole(self) -> AtomicBackend:
+        """The same one, for a look that is taken in a single step."""
+        return self._b
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._b, name)
@@ -289,6 +322,10 @@ class SimDisk(MemoryObjects):
             self._unsynced.discard(final)
         world.effect("disk.synced")
 
+    def _keep(self, name: str, data: bytes) -> None:
+        super()._keep(name, data)
+        self._stored[name] = data, datetime.fromtimestamp(self._world.now_us / 1_000_000, UTC)
+
     def lose_power(self) -> None:
         for name in self._unsynced:
             self.delete(name)
@@ -296,7 +333,7 @@ class SimDisk(MemoryObjects):
 
     def change(self) -> None:
         """Now and then a segment is damaged, and later put back from a copy."""
-        if self._world.chance(0.005):
+        if self._world.damages and self._world.chance(0.005):
             spared = {*self._unsynced, *self._hidden}
             newest = sorted((each.modified, each.name) for each in self.scan() if each.name not in spared)[
                 -4:
@@ -330,6 +367,7 @@ class TableRow:
     flush: int
     at: int
     key: str
+    by: str = ""  # who brought it, where that is told
 
 
 class SimTable:
@@ -400,7 +438,8 @@ class SimTable:
             for batch in placed_batches(self._world.content, landing.pieces, landing.dataset):
                 for row in batch.to_pylist():
                     at = int(row["_sl_at"].timestamp() * 1_000_000)
-                    yield TableRow(row["source"], row["_sl_seq"] + skew, landing.number, at, row["key"])
+                    by = row.get("by") or ""
+                    yield TableRow(row["source"], row["_sl_seq"] + skew, landing.number, at, row["key"], by)
             return
         if landing.input.table not in self.inputs:
             raise TableError("the scratch table is gone")
@@ -425,14 +464,22 @@ class SimTable:
             raise NotFoundError("no table")
         published = next((each for each in (*self.published, *self._burned) if each.wap == id), None)
         staged = tuple(
-            Staged(each.id, each.version, len(each.rows), is_behind=each.parent != self.current)
+            Staged(
+                each.id,
+                each.version,
+                len(each.rows),
+                ROW_BYTES * len(each.rows),
+                is_behind=each.parent != self.current,
+            )
             for each in self.staged.values()
             if each.wap == id
         )
         shown = (
             None
             if published is None
-            else Published(published.id, published.version, len(published.rows), 0, 1)
+            else Published(
+                published.id, published.version, len(published.rows), ROW_BYTES * len(published.rows), 1
+            )
         )
         return Found(shown, staged)
 

@@ -1,6 +1,7 @@
 """The buffered writer (L-SPOOL-15)."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def test_a_group_that_fails_fails_each_of_its_rows(site: Site) -> None:
             ack.result(0)
 
 
-def test_a_writer_that_is_full_refuses_or_waits(site: Site) -> None:
+def slow_site(site: Site) -> tuple[Site, threading.Event, threading.Event]:
+    """The same over a store whose commits wait: it tells that one does, and is told to go on."""
     blocked, go = threading.Event(), threading.Event()
 
     class Slow:
@@ -103,7 +105,11 @@ def test_a_writer_that_is_full_refuses_or_waits(site: Site) -> None:
             assert go.wait(10)
             return site.b.commit(*args, **options)
 
-    slow = make_site(Slow(), site.content)
+    return make_site(Slow(), site.content), blocked, go
+
+
+def test_a_writer_that_is_full_refuses_or_waits(site: Site) -> None:
+    slow, blocked, go = slow_site(site)
     writer = BufferedWriter(slow, "logs", source="a", group_rows=1, on_full="refuse")
     acks = [writer.write({"n": 0})]
     assert blocked.wait(10)
@@ -115,6 +121,24 @@ def test_a_writer_that_is_full_refuses_or_waits(site: Site) -> None:
     go.set()
     writer.close(timeout_s=10)
     assert [ack.result(0).seq for ack in acks] == list(range(1, GROUPS_WAITING + 2))
+
+
+def test_how_long_a_full_writer_has_made_its_callers_wait_is_told(site: Site) -> None:
+    """L-OBS-4: `backpressure_wait_s`, at the producer."""
+    slow, blocked, go = slow_site(site)
+    with BufferedWriter(slow, "logs", source="a", group_rows=1) as writer:
+        writer.write({"n": 0})
+        assert blocked.wait(10)
+        for n in range(GROUPS_WAITING):
+            writer.write({"n": n + 1})
+        before = writer.backpressure_wait_s
+        threading.Timer(0.05, go.set).start()
+        began = time.monotonic()
+        writer.write({"n": 99})
+        took_s = time.monotonic() - began
+
+    assert before == 0
+    assert 0 < writer.backpressure_wait_s <= took_s
 
 
 def test_close_drains_and_a_closed_writer_takes_nothing(site: Site) -> None:

@@ -76,7 +76,7 @@ def test_every_key_has_the_default_of_the_specification(
     assert (compaction.min_snapshots, compaction.max_snapshot_age_h, compaction.max_snapshots) == (
         10,
         24,
-        500,
+        250,
     )
     server = config.server
     assert (server.listen, server.tokens, server.keep_source) == ("127.0.0.1:8080", (), False)
@@ -103,7 +103,9 @@ def test_a_file_of_a_new_node_says_the_defaults_and_changes_none(tmp_path: Path)
 
     text = path.read_text()
     spoken = re.sub(r"^#(?=[a-z_]+ = |\[)", "", text, flags=re.MULTILINE)
-    none = "remote|password|strict_datasets|tls_certificate|tls_key_file|bucket"  # they have no default
+    none = (
+        "remote|password|strict_datasets|tls_certificate|tls_key_file|traces|bucket"  # they have no default
+    )
     spoken = re.sub(rf"^({none}) = .*", "", spoken, flags=re.MULTILINE)
     before, _, datasets = spoken.partition("[datasets.orders]")
     assert load_config(path) == default_config(tmp_path / "new")
@@ -170,19 +172,19 @@ def test_a_value_that_does_not_fit_is_refused_by_line_and_key(
 
 
 def test_limits_that_contradict_each_other_are_refused(tmp_path: Path) -> None:  # L-CFG-2
-    text = '[spool]\nflush_bytes = "2GiB"\nmax_bytes = "1GiB"\n[compaction]\nmin_snapshots = 501'
+    text = '[spool]\nflush_bytes = "2GiB"\nmax_bytes = "1GiB"\n[compaction]\nmin_snapshots = 251'
 
     spool, compaction = faults_of(tmp_path, text)
 
     assert spool == "line 3: spool.flush_bytes: 2,147,483,648 is above max_bytes, which is 1,073,741,824"
-    assert compaction == "line 6: compaction.min_snapshots: 501 is above max_snapshots, which is 500"
+    assert compaction == "line 6: compaction.min_snapshots: 251 is above max_snapshots, which is 250"
 
 
 # Faults
 
 
 def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path: Path) -> None:  # L-CFG-1
-    text = '[spool]\nmax_age = 5\n\n[lake]\nformat = 9\n[retention]\ndefault_days = 3\n[stor]\nurl = "x"\n'
+    text = '[spool]\nmax_age = 5\n\n[lake]\nformat = 9\n[harbour]\ndefault_days = 3\n[stor]\nurl = "x"\n'
 
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
@@ -190,12 +192,12 @@ def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path: Path) -> None:
     assert [(problem.line, problem.key) for problem in caught.value.problems] == [
         (3, "spool.max_age"),
         (6, "lake.format"),
-        (7, "retention"),
+        (7, "harbour"),
         (9, "stor"),
     ]
-    unknown, _, retention, store = (problem.text for problem in caught.value.problems)
+    unknown, _, harbour, store = (problem.text for problem in caught.value.problems)
     assert unknown == "no such key; did you mean max_age_s?"
-    assert retention.startswith("no such key; there are node, store, content, ")
+    assert harbour.startswith("no such key; there are node, store, content, ")
     assert store == "no such key; did you mean store?"
     assert caught.value.message.startswith(
         f"{tmp_path / 'strandline.toml'} has 4 faults\n  line 3: spool.max_age"
@@ -204,7 +206,7 @@ def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path: Path) -> None:
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("section", ["retention", "backfill.b"])
+@pytest.mark.parametrize("section", ["harbour", "harbour.b"])
 def test_a_section_that_does_not_exist_is_refused(tmp_path: Path, section: str) -> None:  # L-CFG-1
     assert "no such key" in fault_of(tmp_path, f"[{section}]\n")
 

@@ -49,6 +49,7 @@ def test_every_key_has_the_default_of_the_specification(tmp_path: Path) -> None:
     assert config.sink("archive") == BlobSink(
         "local",
         dir=str(tmp_path / "out"),
+        home=str(tmp_path),
         encoder="parquet",
         codec="snappy",
         max_object_rows=1_000_000,
@@ -145,6 +146,7 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, text: 
         (FORWARD.replace('type = "forward"', ""), 2, "", "type is missing"),
         (BLOB + 'encoder = "avro"\n', 6, "encoder", "parquet"),
         (BLOB + 'codec = "gzip"\n', 6, "codec", "zstd"),
+        (BLOB + 'min_object_bytes = "1MiB"\n', 6, "min_object_bytes", "max_delay_s"),
         (BLOB + 'bucket = "x"\n', 2, "", "a bucket of 'local'"),
         (BLOB.replace('dir = "out"', ""), 2, "", "no dir"),
         (BLOB.replace("local", "ftp"), 4, "destination", "azure"),

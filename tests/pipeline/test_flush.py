@@ -27,15 +27,12 @@ from strandline.pipeline.site import Site
 from strandline.pipeline.spool import declare_lost, spool_lines
 from strandline.pipeline.standing import Standing
 from strandline.ranges import Range
-from tests.pipeline.simulation import DATASET, World, simulate
+from tests.pipeline.simulation import DATASET, World, calm_world, simulate
 
 
 @pytest.fixture
 def world() -> World:
-    """One in which nothing goes wrong by itself."""
-    made = World(0)
-    made.is_calm = True
-    return made
+    return calm_world()
 
 
 @pytest.fixture
@@ -481,7 +478,7 @@ def test_one_flush_of_a_dataset_at_a_time(world: World, site: Site) -> None:  # 
     assert landed(world, "a") == []
 
 
-def test_flush_cannot_look_into_the_spool_of_others() -> None:  # F-26, L-FLUSH-8
+def test_flush_cannot_look_into_the_spool_of_others() -> None:  # F-26, L-FLUSH-8, L-BF-7
     tree = ast.parse(Path(flush_module.__file__).read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 

@@ -1,15 +1,38 @@
 """Leases: one holder a scope, and fences that outlive it (L-CTL-5)."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from strandline.persist import ABSENT, AtomicBackend, Conflict, ExpectKey, Put, kv_get, mem_backend
+from strandline.clock import SystemClock
+from strandline.persist import (
+    ABSENT,
+    AtomicBackend,
+    Conflict,
+    ExpectKey,
+    Put,
+    kv_get,
+    mem_backend,
+    open_store,
+)
 from strandline.pipeline.lease import TTL_S, LeaseHeld, LeaseLost, await_lease, held, take_lease
+from strandline.pipeline.process_place import is_gone, place_of_this_process
 from tests.conftest import open_backend
 from tests.pipeline.sites import NOON_US, StillClock
+
+_HOLDS = """
+import sys
+from strandline.clock import SystemClock
+from strandline.persist import open_store
+from strandline.pipeline.lease import take_lease
+take_lease(open_store(sys.argv[1]), SystemClock(), "flush/logs")
+print(flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -97,3 +120,52 @@ def test_an_error_inside_lets_go() -> None:
         _ = 1 / 0
 
     assert take_lease(b, clock, "s").fence == 2
+
+
+def test_the_lease_of_a_process_that_was_killed_is_free_at_once(tmp_path: Path) -> None:  # L-CTL-5
+    child = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(tmp_path / "s.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    assert child.stdin is not None
+    child.stdout.readline()
+    with closing(open_store(tmp_path / "s.db")) as b:
+        with pytest.raises(LeaseHeld, match=f"pid {child.pid}"):
+            take_lease(b, SystemClock(), "flush/logs")
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        child.stdin.close()
+
+        assert take_lease(b, SystemClock(), "flush/logs").fence == 2
+
+
+def test_of_a_process_elsewhere_nobody_can_tell_that_it_has_ended() -> None:  # L-CTL-5
+    here = place_of_this_process()
+    kernel, pid, started = here.rsplit("/", 2)
+
+    assert not is_gone(here)
+    assert is_gone(f"{kernel}/{pid}/{int(started) + 1}")  # the id was given to another process
+    assert not is_gone(f"other-{kernel}/{pid}/{int(started) + 1}")
+    assert not any(map(is_gone, ("", "/", "a/b", "a/b/c", f"{kernel}/x/1")))
+
+
+_FORKS = """
+import os
+from strandline.pipeline.process_place import is_gone, place_of_this_process
+
+before = place_of_this_process()
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.write(writing, place_of_this_process().encode())
+    os._exit(0)
+os.wait()
+child = os.read(reading, 1_000).decode()
+print(before == place_of_this_process(), child not in ("", before), is_gone(child), is_gone(before))
+"""
+
+
+def test_a_forked_child_is_a_process_of_its_own() -> None:  # L-CTL-5
+    told = subprocess.run([sys.executable, "-c", _FORKS], capture_output=True, text=True, check=True)
+
+    assert told.stdout.split() == ["True", "True", "True", "False"]

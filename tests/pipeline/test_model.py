@@ -116,14 +116,14 @@ def run(case: Case, seed: int, steps: int) -> Counter[str]:
     return model.happened
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_random_work_and_random_crashes_keep_every_promise(case: Case, seed: int) -> None:
     run(case, seed, 20)  # L-ACC-4, L-SEQ-7, L-FLUSH-2, L-SPOOL-3, L-SPOOL-5, L-SCH-4
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", range(100, 121))
 def test_more_random_work_and_random_crashes_keep_every_promise(case: Case, seed: int) -> None:
     happened = run(case, seed, 60)
 

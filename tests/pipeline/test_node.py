@@ -40,8 +40,15 @@ def open_here(home: Path, settings: str = "") -> Node:
     return strandline.open(home)
 
 
+@pytest.fixture(scope="module")
+def node(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One for all tests of this file that leave it whole: each has a dataset of its own."""
+    with open_here(tmp_path_factory.mktemp("nodes") / "node") as opened:
+        yield opened
+
+
 @pytest.fixture
-def node(spark: SparkSession, tmp_path: Path) -> Iterator[Node]:
+def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Node]:
     with open_here(tmp_path / "node") as opened:
         yield opened
 
@@ -409,6 +416,16 @@ def test_a_query_is_no_way_into_the_tables(node: Node) -> None:  # L-STAMP-1, F-
     assert node.sql("WITH x AS (SELECT n FROM guarded) SELECT ') insert' AS t, n FROM x").count() == 1
 
 
+def test_a_dataset_that_is_declared_and_has_no_rows_is_a_table_without_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:  # L-READ-12
+    settings = '[datasets.quiet]\ncolumns = { n = "bigint", text = "string" }\n'
+    with open_here(tmp_path / "node", settings) as node:
+        found = node.sql("SELECT count(*) AS count, max(n) AS n FROM quiet").collect()
+
+    assert [tuple(row) for row in found] == [(0, None)]
+
+
 def test_explain_tells_which_files_a_read_opens(node: Node) -> None:  # L-READ-14
     for number in range(4):
         node.append("explained", numbers(number), source="a")
@@ -424,26 +441,26 @@ def test_explain_tells_which_files_a_read_opens(node: Node) -> None:  # L-READ-1
 # The store and its tables
 
 
-def test_a_store_that_knows_its_tables_is_opened_without_looking_into_them(node: Node) -> None:  # L-SEQ-9
-    node.append("known", numbers(1), source="a")
-    node.flush("known")
+def test_a_store_that_knows_its_tables_is_opened_without_looking_into_them(fresh: Node) -> None:  # L-SEQ-9
+    fresh.append("known", numbers(1), source="a")
+    fresh.flush("known")
 
-    with open_here(node.config.home) as again:
+    with open_here(fresh.config.home) as again:
         again.append("known", numbers(2), source="a")
         pointer = kv_get(again.site.b, "table/known")
 
     assert pointer is not None
-    assert kv_get(node.site.b, SWEEP_PAUSED) is None
+    assert kv_get(fresh.site.b, SWEEP_PAUSED) is None
 
 
-def test_a_lost_store_gives_out_no_number_again(node: Node, tmp_path: Path) -> None:  # L-SEQ-9, F-7
-    node.append("kept", numbers(1, 2, 3), source="a")
-    node.append("kept", numbers(1), source="b")
-    node.flush("kept")
-    node.append("kept", numbers(4), source="a")
-    node.flush("kept")
-    home = node.config.home
-    node.close()
+def test_a_lost_store_gives_out_no_number_again(fresh: Node, tmp_path: Path) -> None:  # L-SEQ-9, F-7
+    fresh.append("kept", numbers(1, 2, 3), source="a")
+    fresh.append("kept", numbers(1), source="b")
+    fresh.flush("kept")
+    fresh.append("kept", numbers(4), source="a")
+    fresh.flush("kept")
+    home = fresh.config.home
+    fresh.close()
     (home / "strandline.db").rename(tmp_path / "lost.db")
 
     with open_here(home) as anew:
@@ -465,11 +482,11 @@ def test_a_lost_store_gives_out_no_number_again(node: Node, tmp_path: Path) -> N
         assert len(seqs) == len(set(seqs)) == 7
 
 
-def test_a_restored_store_is_raised_above_its_tables(node: Node, tmp_path: Path) -> None:  # L-SEQ-9, F-7
-    node.append("restored", numbers(1), source="a")
-    node.flush("restored")
-    home = node.config.home
-    node.close()
+def test_a_restored_store_is_raised_above_its_tables(fresh: Node, tmp_path: Path) -> None:  # L-SEQ-9, F-7
+    fresh.append("restored", numbers(1), source="a")
+    fresh.flush("restored")
+    home = fresh.config.home
+    fresh.close()
     shutil.copy(home / "strandline.db", tmp_path / "copy.db")
     with open_here(home) as later:
         later.append("restored", numbers(2, 3), source="a")
@@ -490,13 +507,13 @@ def test_a_restored_store_is_raised_above_its_tables(node: Node, tmp_path: Path)
             open_here(home).append("restored", numbers(5), source="a")
 
 
-def test_rows_pending_in_a_backup_and_landed_since_do_not_land_again(node: Node, tmp_path: Path) -> None:
+def test_rows_pending_in_a_backup_and_landed_since_do_not_land_again(fresh: Node, tmp_path: Path) -> None:
     """L-SEQ-9, invariant 1."""
-    node.append("again", numbers(1), source="a")
-    node.flush("again")
-    node.append("again", numbers(2, 3), source="a")
-    home = node.config.home
-    node.close()
+    fresh.append("again", numbers(1), source="a")
+    fresh.flush("again")
+    fresh.append("again", numbers(2, 3), source="a")
+    home = fresh.config.home
+    fresh.close()
     shutil.copy(home / "strandline.db", tmp_path / "copy.db")
     with open_here(home) as later:
         later.flush("again")
@@ -518,11 +535,11 @@ def test_rows_pending_in_a_backup_and_landed_since_do_not_land_again(node: Node,
         assert old.site.standing.tally(Strand("again", "a")).visible_through == 4
 
 
-def test_a_writer_compares_the_store_with_its_tables_too(node: Node, tmp_path: Path) -> None:  # F-7
-    node.append("written", numbers(1, 2), source="a")
-    node.flush("written")
-    home = node.config.home
-    node.close()
+def test_a_writer_compares_the_store_with_its_tables_too(fresh: Node, tmp_path: Path) -> None:  # F-7
+    fresh.append("written", numbers(1, 2), source="a")
+    fresh.flush("written")
+    home = fresh.config.home
+    fresh.close()
     (home / "strandline.db").rename(tmp_path / "lost.db")
 
     with (
@@ -533,15 +550,15 @@ def test_a_writer_compares_the_store_with_its_tables_too(node: Node, tmp_path: P
         assert writer.write({"n": 3}).result(30).seq == 3
 
 
-def test_a_table_that_is_lost_is_not_made_anew(node: Node, tmp_path: Path) -> None:  # G-3, L-CTL-7
-    node.append("lost", numbers(1), source="a")
-    node.flush("lost")
-    node.spark.sql("DROP TABLE strandline.datasets.lost")
-    node.append("lost", numbers(2), source="a")
+def test_a_table_that_is_lost_is_not_made_anew(fresh: Node, tmp_path: Path) -> None:  # G-3, L-CTL-7
+    fresh.append("lost", numbers(1), source="a")
+    fresh.flush("lost")
+    fresh.spark.sql("DROP TABLE strandline.datasets.lost")
+    fresh.append("lost", numbers(2), source="a")
 
     with pytest.raises(TableMissing):
-        node.flush("lost")
-    assert node.site.standing.tally(Strand("lost", "a")).pending_rows == 1
+        fresh.flush("lost")
+    assert fresh.site.standing.tally(Strand("lost", "a")).pending_rows == 1
 
 
 def test_a_flush_of_many_sources_needs_one_open_file_a_task(node: Node) -> None:  # L-COST-5
@@ -552,15 +569,15 @@ def test_a_flush_of_many_sources_needs_one_open_file_a_task(node: Node) -> None:
 
 
 def test_a_warehouse_that_moved_is_never_taken_for_an_empty_one(
-    node: Node, tmp_path: Path
+    fresh: Node, tmp_path: Path
 ) -> None:  # L-CTL-7
-    node.append("moved", numbers(1), source="a")
-    node.flush("moved")
-    home = node.config.home
+    fresh.append("moved", numbers(1), source="a")
+    fresh.flush("moved")
+    home = fresh.config.home
     with open_here(home) as other:
         other.append("moved", numbers(2), source="a")
     assert (
-        kv_get(node.site.b, "table/moved") is not None
+        kv_get(fresh.site.b, "table/moved") is not None
     )  # compared: the catalog goes on naming that metadata
     (home / "warehouse").rename(tmp_path / "elsewhere")
 
@@ -578,20 +595,20 @@ def test_a_warehouse_that_moved_is_never_taken_for_an_empty_one(
         with pytest.raises(WarehouseMoved):
             list(again.scan("moved", source="a", refresh="never"))
     with pytest.raises(WarehouseMoved):
-        node.flush("moved")  # which was opened, and compared, before it moved
-    assert node.site.standing.tally(Strand("moved", "a")).pending_rows == 1
+        fresh.flush("moved")  # which was opened, and compared, before it moved
+    assert fresh.site.standing.tally(Strand("moved", "a")).pending_rows == 1
 
 
-def test_a_table_that_something_else_made_is_not_written_to(node: Node) -> None:  # L-SCH-12
-    node.spark.sql("CREATE NAMESPACE IF NOT EXISTS strandline.datasets")
-    node.spark.sql("CREATE TABLE strandline.datasets.foreign_ (n BIGINT, source STRING) USING iceberg")
+def test_a_table_that_something_else_made_is_not_written_to(fresh: Node) -> None:  # L-SCH-12
+    fresh.spark.sql("CREATE NAMESPACE IF NOT EXISTS strandline.datasets")
+    fresh.spark.sql("CREATE TABLE strandline.datasets.foreign_ (n BIGINT, source STRING) USING iceberg")
     with pytest.raises(UnstampedRows):
-        table_marks(node.config.lake_settings(), "foreign_")
-    node.append("foreign_", numbers(1), source="a")
+        table_marks(fresh.config.lake_settings(), "foreign_")
+    fresh.append("foreign_", numbers(1), source="a")
 
     with pytest.raises(UsageError):
-        node.flush("foreign_")
-    assert node.site.standing.tally(Strand("foreign_", "a")).pending_rows == 1
+        fresh.flush("foreign_")
+    assert fresh.site.standing.tally(Strand("foreign_", "a")).pending_rows == 1
 
 
 # Housekeeping
@@ -606,7 +623,7 @@ def test_old_snapshots_go_and_flushes_go_on(
             node.append("many", numbers(number), source="a")
             node.flush("many")
 
-        assert len(snapshots(node.spark, "many")) <= 6
+        assert len(snapshots(lambda: node.spark, node.config.lake_settings(), "many")) <= 6
         assert [row["n"] for row, _ in node.scan("many", source="a").rows()] == list(range(9))
 
 

@@ -5,7 +5,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 from pyiceberg.table import StaticTable
@@ -116,6 +118,49 @@ def test_a_warehouse_that_is_nowhere_is_not_re_pointed(node: Node, tmp_path: Pat
         assert table_pointers(lake) == before
 
 
+def test_tables_are_taken_over_from_the_catalog_of_before(
+    node: Node, tcp_postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-CTL-7
+    rows, url = len(stored(node, "logs")), urlsplit(tcp_postgres)
+    home = moved(node, tmp_path / "elsewhere")
+    monkeypatch.setenv("PASSWORD", unquote(url.password or ""))
+    place = f"postgresql://{url.username}@{url.hostname}:{url.port}/postgres"
+    (home / FILE_NAME).write_text(f'version = 1\n[store]\nurl = "{place}"\npassword = "env:PASSWORD"\n')
+    lake = load_config(home / FILE_NAME).lake_settings()
+    words = ("maintain", "--relocate", "--catalog", str(home / "catalog.db"))
+
+    counted = run(home, *words, "--dry-run")
+    assert "2 tables would be re-pointed" in counted.stderr
+    assert table_pointers(lake) == {}
+    told = [json.loads(line) for line in run(home, *words, "--json").stdout.splitlines()]
+
+    assert [each["table"] for each in told] == ["datasets.logs", "datasets.other"]
+    assert all(str(home) in each["now"] for each in told)
+    assert load_table(lake, "logs").scan().to_arrow().num_rows == rows
+    assert run(home, *words).stderr == "0 tables re-pointed\n"
+    places = {name: Path(place) for name, place in table_pointers(lake).items()}
+    foreign = places["logs"].with_name("00099-of-another.metadata.json")
+    foreign.write_bytes(places["other"].read_bytes())
+    with psycopg.connect(lake.uri) as db:
+        db.execute(
+            "UPDATE iceberg_tables SET metadata_location = %s WHERE table_name = 'logs'", (str(foreign),)
+        )
+    assert "catalog_taken" in run(home, *words, expect=3).stderr
+
+
+def test_a_catalog_of_before_is_named_for_a_relocation_only_and_must_be_one(
+    tmp_path: Path,
+) -> None:  # L-CTL-7
+    home, other = tmp_path / "node", tmp_path / "other.db"
+    assert CliRunner().invoke(cli, ["init", str(home)]).exit_code == 0
+    other.write_bytes(b"no database" * 100)
+
+    assert "add that" in run(home, "maintain", "--catalog", str(other), expect=2).stderr
+    assert (
+        "catalog_unreadable" in run(home, "maintain", "--relocate", "--catalog", str(other), expect=1).stderr
+    )
+
+
 def test_an_avro_file_of_which_nothing_is_changed_says_the_same(node: Node) -> None:
     table = load_table(node.config.lake_settings(), "logs")
     folder = Path(table.metadata_location).parent
@@ -142,7 +187,6 @@ def test_a_restore_is_confirmed_once_and_recorded(tmp_path: Path) -> None:  # L-
     home = tmp_path / "node"
     assert CliRunner().invoke(cli, ["init", str(home)]).exit_code == 0
     why = {"dataset": "logs", "at": 7, "reason": "the store was behind its tables"}
-    run(home, "maintain", expect=2)
     assert "does not wait" in run(home, "maintain", "--confirm-restore").stderr
     site = open_site(load_config(home / FILE_NAME))
     kv_put(site.b, SWEEP_PAUSED, why)

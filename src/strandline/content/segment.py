@@ -113,17 +113,16 @@ def _chunks(data: memoryview) -> Iterator[bytes]:
 
 
 def segment_fault(content: ContentStore, ref: BlobRef, rows: int) -> str | None:
-    """Why a segment is not valid, None if it is. Nothing else decides this.
+    """Why a segment is not valid, None if it is. Nothing but this, and what it calls, decides it.
 
     `rows` is how many rows the ledgers name in it. A segment that is not there is a fault, MISSING. Storage
     that does not answer is no verdict: UnavailableError.
     """
     try:
         with open_segment(content, ref) as opened:
-            found = opened.rows
+            return opened.fault(rows)
     except SegmentUnreadable as error:
         return error.reason
-    return None if found == rows else f"it has {found:,} rows, the ledgers name {rows:,}"
 
 
 def read_segment(
@@ -161,6 +160,10 @@ class OpenSegment:
     def __init__(self, cid: str, parquet: Any) -> None:
         self._cid, self._parquet = cid, parquet
         self.rows = int(parquet.metadata.num_rows)
+
+    def fault(self, rows: int) -> str | None:
+        """See segment_fault, which this is the last part of, for who reads the segment as well."""
+        return None if self.rows == rows else f"it has {self.rows:,} rows, the ledgers name {rows:,}"
 
     def batches(self, *, first_row: int, rows: int, schema: Any) -> Iterator[Any]:
         """Rows `first_row` to `first_row + rows - 1` with the columns of `schema`, in its types.

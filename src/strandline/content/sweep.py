@@ -79,13 +79,18 @@ def sweep(
     )
 
 
-def live_cids(b: Backend) -> Iterator[str]:
-    """The cid of every reference in a store, lazily, in no order and with repeats."""
+def live_cids(b: Backend, *, passing: tuple[str, ...] = ()) -> Iterator[str]:
+    """The cid of every reference in a store, lazily, in no order and with repeats; but of those in streams
+    and keys that begin with one of `passing`: whether they are live the caller knows better."""
     for key, value in kv_items(b, reserved=True):
+        if key.startswith(passing):
+            continue
         yield from (ref.cid for ref in refs_in(value))
         if key.startswith(_QUARANTINE):
             yield from _cids_set_aside(value)
     for stream in stream_names(b, reserved=True):
+        if stream.startswith(passing):
+            continue
         for event in _stored_events(b, stream):
             yield from (ref.cid for ref in refs_in(event.data))
 

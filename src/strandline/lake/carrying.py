@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.dataset import Dataset
-from strandline.errors import HeldError
+from strandline.errors import HeldError, UnavailableError
 from strandline.lake.counters import NOTHING_READ, ScanCounters
 from strandline.ranges import Range
 
@@ -26,6 +26,16 @@ class PolicyUnreadable(HeldError):
             hint="correct `where` in [policy], then `strandline sync`",
         )
         self.dataset, self.where, self.found = dataset, where, found
+
+
+class JobsCancelled(UnavailableError):
+    """The process ends, and with it what it had Spark do."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the Spark job was cancelled, since the process ends",
+            hint="nothing is lost: what was begun is taken up by the next start",
+        )
 
 
 @dataclass(frozen=True, slots=True)

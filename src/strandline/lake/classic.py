@@ -18,9 +18,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from strandline.errors import UnavailableError, UsageError
 from strandline.lake import jars
+from strandline.lake.archive import OPTIONS_KEY, archive_file, archive_options, can_archive, make_archive
 from strandline.lake.conf import LOOPBACK, fixed_ports, is_local, joined, open_conf, spark_conf
 from strandline.lake.connect import CONNECT_MODE, check_executors
-from strandline.lake.java import find_java
+from strandline.lake.java import Java, find_java
 from strandline.lake.settings import LakeSettings, SparkSettings
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class Classic:
         SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
         _end_java(self.gateway)
 
-    def close(self) -> None:
+    def close(self, end_s: float = END_S) -> None:
         self.session.stop()
-        _end_java(self.gateway)
+        _end_java(self.gateway, end_s)
         if self.scratch_log is not None:
             self.scratch_log.unlink(missing_ok=True)
 
@@ -96,15 +97,18 @@ def open_classic(lake: LakeSettings, spark: SparkSettings, tell: Callable[[str],
     """Start Spark; if that fails nothing is left running, and the log stays to be read."""
     _refuse_foreign()
     conf = spark_conf(lake, spark)
-    environment = _launch_environment(spark)
+    java = find_java()
+    environment = _launch_environment(spark, java)
     log = _log_file(spark)
     gateway = None
     with log.open("ab") as out, _environment(environment):
         said_from = out.tell()
         try:
-            launched = {**open_conf(conf), **_jar_conf(lake, spark, tell, out), **_log_conf(conf, log)}
+            if _fetch_jars(lake, spark, tell, out):
+                _make_archive(java, spark, tell, out)
+            launched = {**open_conf(conf), **_jar_conf(lake, spark), **_java_conf(conf, log)}
             tell("starting Spark")
-            gateway = _launch(launched, out)
+            gateway = _launch(launched, java, out)
             session = _session(gateway, {key: conf[key] for key in conf if key not in launched})
             if not is_local(spark):
                 check_executors(session)
@@ -128,11 +132,24 @@ def _refuse_foreign() -> None:
         )
 
 
-def _launch_environment(spark: SparkSettings) -> dict[str, str | None]:
+def prepare(lake: LakeSettings, spark: SparkSettings, tell: Callable[[str], None]) -> bool:
+    """Do now what the first start would do and no later one does: fetch the jars, make the class archive.
+    False if this Java makes none."""
+    java = find_java()
+    log = _log_file(spark)
+    with log.open("ab") as out, _environment(_launch_environment(spark, java)):
+        _fetch_jars(lake, spark, tell, out)
+        is_made = _make_archive(java, spark, tell, out)
+    if spark.log is None:
+        log.unlink()
+    return is_made
+
+
+def _launch_environment(spark: SparkSettings, java: Java) -> dict[str, str | None]:
     python = os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python") or sys.executable
     os.environ["PYSPARK_PYTHON"] = python  # stays: pyspark reads it in this process, whenever a task is made
     environment: dict[str, str | None] = {
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str(java.home),
         "SPARK_REMOTE": None,  # spark-submit refuses it beside a master
         CONNECT_MODE: None,
     }
@@ -169,20 +186,35 @@ def _log_file(spark: SparkSettings) -> Path:
     return Path(spark.log)
 
 
-def _log_conf(conf: Mapping[str, str], log: Path) -> dict[str, str]:
-    key = "spark.driver.extraJavaOptions"
+def _java_conf(conf: Mapping[str, str], log: Path) -> dict[str, str]:
     ours = [f"-Dlog4j2.configurationFile={LOG_CONF.as_uri()}", f"-Dstrandline.log={log.absolute()}"]
-    return {key: f"{shlex.join(ours)} {conf.get(key, '')}".strip()}
+    return {OPTIONS_KEY: f"{shlex.join(ours)} {conf.get(OPTIONS_KEY, '')}".strip()}
 
 
-def _jar_conf(
+def _make_archive(java: Java, spark: SparkSettings, tell: Callable[[str], None], out: IO[bytes]) -> bool:
+    if archive_file(java).is_file():
+        return True
+    if not can_archive(java):
+        return False
+    tell("keeping Spark's classes ready, once: later starts take two thirds of the time")
+    return make_archive(java, spark.conf, out)
+
+
+def _fetch_jars(
     lake: LakeSettings, spark: SparkSettings, tell: Callable[[str], None], out: IO[bytes]
-) -> dict[str, str]:
-    """Ours by file, fetched first if they are not there; the user's as they say, beside ours."""
+) -> bool:
+    """Whether some were lacking and are there now."""
     ivy, wanted = jars.ivy_folder(spark.conf), jars.coordinates(lake)
-    if lacking := jars.missing(ivy, wanted):
+    lacking = jars.missing(ivy, wanted)
+    if lacking:
         tell(f"resolving the jars of Iceberg, once: {', '.join(lacking)}")
         jars.fetch(lacking, spark.conf, out)
+    return bool(lacking) and not jars.missing(ivy, wanted)
+
+
+def _jar_conf(lake: LakeSettings, spark: SparkSettings) -> dict[str, str]:
+    """Ours by file; the user's as they say, beside ours."""
+    ivy, wanted = jars.ivy_folder(spark.conf), jars.coordinates(lake)
     unplaced = jars.missing(ivy, wanted)  # Ivy settings of the user's own may put them elsewhere
     files = [str(jars.jar_file(ivy, coordinate)) for coordinate in wanted if coordinate not in unplaced]
     conf = {
@@ -193,7 +225,23 @@ def _jar_conf(
     return {key: value for key, value in conf.items() if value}
 
 
-def _launch(conf: Mapping[str, str], out: IO[bytes]) -> Any:
+def _launch(conf: Mapping[str, str], java: Java, out: IO[bytes]) -> Any:
+    """From the class archive, if there is one. A damaged one may end Java at once: it goes if Java starts
+    without."""
+    from pyspark.errors import PySparkException
+
+    archive = shlex.join(archive_options(java, conf))
+    if not archive:
+        return _launch_java(conf, out)
+    try:
+        return _launch_java({**conf, OPTIONS_KEY: f"{archive} {conf[OPTIONS_KEY]}"}, out)
+    except PySparkException:
+        gateway = _launch_java(conf, out)
+        archive_file(java).unlink(missing_ok=True)
+        return gateway
+
+
+def _launch_java(conf: Mapping[str, str], out: IO[bytes]) -> Any:
     from pyspark import SparkConf
     from pyspark.java_gateway import launch_gateway
 
@@ -209,7 +257,7 @@ def _session(gateway: Any, conf: Mapping[str, str]) -> "SparkSession":
     return SparkSession(SparkContext(conf=settings, gateway=gateway))
 
 
-def _end_java(gateway: Any) -> None:
+def _end_java(gateway: Any, end_s: float = END_S) -> None:
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  # no session came of it, or the check failed
@@ -222,7 +270,7 @@ def _end_java(gateway: Any) -> None:
     assert process.stdin is not None
     process.stdin.close()
     try:
-        process.wait(END_S)
+        process.wait(end_s)
     except TimeoutExpired:
         process.kill()
         process.wait(END_S)

@@ -23,7 +23,7 @@ def spark_conf(lake: LakeSettings, spark: SparkSettings) -> dict[str, str]:
         "spark.app.name": "strandline",
         "spark.master": spark.master,
         "spark.driver.memory": "2g",
-        "spark.ui.port": "0",  # the UI stays on, on a free port: it tells what a scan has read
+        "spark.ui.port": "0",  # the UI stays on, on a free port
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/strandline-unused",  # else a folder where we are
         **session_conf(spark),

@@ -122,8 +122,9 @@ def open_session(remote: str, spark: SparkSettings) -> "SparkSession":
     session = _connect(remote)
     try:
         _configure(session, spark)
-        _check_catalog(session, address(remote))
-        check_executors(session)
+        if not spark.is_own:
+            _check_catalog(session, address(remote))
+            check_executors(session)
     except Exception:
         close_session(session)
         raise

@@ -7,7 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ScanCounters:
-    """Spark jobs, data files opened, their sizes, rows decoded from them. None is unknown."""
+    """Jobs asked of Spark, data files opened, their sizes, rows decoded from them. None is unknown."""
 
     jobs: int | None = None
     files_opened: int | None = None

@@ -8,8 +8,8 @@ Few rows are not worth a Python task: the driver fetches them in order, and host
 """
 
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import Any, Final
 
@@ -21,7 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.dataset import SOURCE, Dataset
 from strandline.lake.carrying import Carried, PolicyUnreadable
+from strandline.lake.jobs import Jobs
 from strandline.lake.metrics import ScanMeter
+from strandline.lake.python_task import ArrowMap, Batches, lean
 from strandline.lake.reader import LakeReader, Piece
 from strandline.lake.schema import ROW_ID, SEQ, literal, quoted
 from strandline.lake.settings import LakeSettings
@@ -34,6 +36,7 @@ IN_DRIVER: Final = 10_000  # seqs
 _TASK: Final = "_sl_task"
 _ONE_NAME: Final = re.compile(r"`(?:[^`]|``)+`")
 _MOST_SCANS: Final = 2  # of one job: a file may be opened by each, and at most twice its bytes are read
+_TOLD_AT_ONCE: Final = 1_000
 _THREADS: Final = 4  # of the driver, where a sink does not say how many
 
 _TOLD: Final = pa.schema(
@@ -67,6 +70,7 @@ class SparkCourier:
 
     def __init__(self, spark: SparkSession, lake: LakeSettings) -> None:
         self._spark, self._reader, self._meter = spark, LakeReader(spark, lake), ScanMeter(spark)
+        self._jobs = Jobs(spark)
         self._slots: int | None = None
 
     def carry(
@@ -76,10 +80,14 @@ class SparkCourier:
         also = [ROW_ID] if sink.wants_row_id else []
         rows = self._leaving(shipment.dataset, pieces, withhold, also)
         by_source = {part.source: part for part in parts}
-        with self._reader.reading(shipment.dataset):
+        with self._jobs.running(), self._reader.reading(shipment.dataset):
             if sum(len(each) for part in parts for each in part.ranges) <= IN_DRIVER:
                 return self._in_driver(sink, shipment, by_source, rows)
             return self._in_tasks(sink, shipment, by_source, rows)
+
+    def cancel(self) -> None:
+        """End the jobs that carry rows now, each with JobsCancelled; none is begun after it."""
+        self._jobs.cancel()
 
     def fetch(self, dataset: Dataset, source: str, seqs: Range) -> pa.Table:
         rows = self._reader.leaving(dataset, [Piece(source, seqs)])
@@ -124,9 +132,8 @@ class SparkCourier:
         ordered = rows.coalesce(1).sortWithinPartitions(SOURCE, SEQ)
         table, counters = self._meter.counted(ordered, lambda found: found.toArrow())
         shares = _shares(parts.values(), min(sink.parallel or _THREADS, len(parts)))
-        with ThreadPoolExecutor(len(shares)) as pool:
-            told = pool.map(lambda share: list(deliver(sink, shipment, share, _of(table, share))), shares)
-            return Carried(tuple(each for share in told for each in share), counters)
+        told = _at_once(lambda share: list(deliver(sink, shipment, share, _of(table, share))), shares)
+        return Carried(tuple(each for share in told for each in share), counters)
 
     def _in_tasks(
         self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
@@ -141,7 +148,7 @@ class SparkCourier:
             task = task_sql(list(parts.values()), tasks, by_unit=not sink.is_ordered)
             placed = rows.selectExpr("*", f"{task} AS {_TASK}").repartitionById(tasks, _TASK)
             ordered = placed.drop(_TASK).sortWithinPartitions(SOURCE, SEQ)
-        told = ordered.mapInArrow(_hosted(sink, shipment, parts), _TOLD_SQL)
+        told = ordered.mapInArrow(lean(_hosted(sink, shipment, parts)), _TOLD_SQL)
         table, counters = self._meter.counted(told, lambda found: found.toArrow())
         return Carried(tuple(_told_of(table)), counters)
 
@@ -201,6 +208,30 @@ def _shares(parts: Iterable[Part], count: int) -> list[dict[str, Part]]:
     return shares
 
 
+def _at_once(
+    work: Callable[[dict[str, Part]], list[Told]], shares: Sequence[dict[str, Part]]
+) -> list[list[Told]]:
+    """Each share in a daemon thread: a request that hangs must not keep the process from ending, and those
+    of a pool would. The first error of any is raised once all have ended."""
+    told: list[list[Told]] = [[] for _ in shares]
+    errors: list[BaseException] = []
+
+    def run(index: int) -> None:
+        try:
+            told[index] = work(shares[index])
+        except BaseException as error:  # noqa: BLE001  # raised below, in the thread that asked
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(shares))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return told
+
+
 def _of(table: pa.Table, share: Mapping[str, Part]) -> list[pa.RecordBatch]:
     """The rows of these strands, in the order they have."""
     mine = pc.is_in(table.column(SOURCE), pa.array(sorted(share), pa.string()))
@@ -213,22 +244,28 @@ def _of_source(values: Mapping[str, int]) -> str:
     return f"map({pairs})[{SOURCE}]"
 
 
-def _hosted(
-    sink: Sink, shipment: Shipment, parts: Mapping[str, Part]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def host(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _hosted(sink: Sink, shipment: Shipment, parts: Mapping[str, Part]) -> ArrowMap:
+    """Outcomes in as few batches as may be: Spark hands them on when the whole job is over, not before."""
+
+    def host(batches: Batches) -> Iterator[pa.RecordBatch]:
+        rows: list[dict[str, Any]] = []
         for told in deliver(sink, shipment, parts, batches):
-            yield _told_batch(told)
+            rows.append(_told_row(told))
+            if len(rows) == _TOLD_AT_ONCE:
+                yield pa.RecordBatch.from_pylist(rows, schema=_TOLD)
+                rows = []
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=_TOLD)
 
     return host
 
 
-def _told_batch(told: Told) -> pa.RecordBatch:
+def _told_row(told: Told) -> dict[str, Any]:
     outcome = told.outcome
     row: dict[str, Any] = {name: getattr(outcome, name) for name in _TOLD.names[1:-1]}
     row["source"] = told.source
     row["withheld"] = orjson.dumps(pairs_of(told.withheld))
-    return pa.RecordBatch.from_pylist([row], schema=_TOLD)
+    return row
 
 
 def _told_of(table: pa.Table) -> Iterator[Told]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import SparkSession
 
 from strandline.errors import CorruptionError
-from strandline.lake.iceberg import load_table
+from strandline.lake.iceberg import load_metadata
 from strandline.lake.landing import Found, Published, Staged
 from strandline.lake.settings import LakeSettings
 
@@ -20,6 +20,7 @@ NUMBER: Final = "strandline.number"
 SETTLED: Final = "strandline.settled-drop"
 SETTLE_FAILED: Final = "strandline.settle-failed"
 
+_NO_SNAPSHOT: Final = -1
 _SUMMARY: Final = {
     "wap": "wap.id",
     "published": "published-wap-id",
@@ -68,20 +69,17 @@ def read_history(spark: SparkSession, table: str) -> History:
 
 def metadata_history(lake: LakeSettings, dataset: str) -> History:
     """The same from the metadata file itself, in a hundredth of the time: no job, no Java."""
-    metadata = load_table(lake, dataset).metadata
-    summaries = {each.snapshot_id: each.summary for each in metadata.snapshots}
+    metadata = load_metadata(lake, dataset)
     snapshots = {
-        each.snapshot_id: Snapshot(
-            each.snapshot_id,
-            each.parent_snapshot_id,
-            *(
-                None if (summary := summaries[each.snapshot_id]) is None else summary[key]
-                for key in _SUMMARY.values()
-            ),
+        each["snapshot-id"]: Snapshot(
+            each["snapshot-id"],
+            each.get("parent-snapshot-id"),
+            *map(each.get("summary", {}).get, _SUMMARY.values()),
         )
-        for each in metadata.snapshots
+        for each in metadata.get("snapshots", ())
     }
-    return History(metadata.current_snapshot_id, snapshots)
+    current = metadata.get("current-snapshot-id")
+    return History(None if current in (None, _NO_SNAPSHOT) else current, snapshots)
 
 
 def find(history: History, id: str) -> Found:

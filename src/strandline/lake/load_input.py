@@ -33,7 +33,8 @@ from strandline.dataset import (
 from strandline.errors import UsageError
 from strandline.lake.iceberg import open_iceberg
 from strandline.lake.landing import FixedInput, LoadLanding
-from strandline.lake.pieces import ArrowMap, Batches, producer_schema
+from strandline.lake.pieces import producer_schema
+from strandline.lake.python_task import ArrowMap, Batches, lean
 from strandline.lake.schema import AT, FLUSH, SEQ, columns_sql, literal, own_columns, quoted, sql_type
 from strandline.lake.settings import CATALOG, SCRATCH, LakeSettings
 from strandline.rows import MAX_ROW_BYTES, accept, raise_refusals
@@ -96,7 +97,7 @@ def fix_input(
                 return FixedInput(table, current_snapshot(spark, table), found.rows), grown
         loose = _loosened(grown, df.schema)
         columns = f"{REFUSAL} string, {columns_sql(loose, (SOURCE,))}"
-        judged = df.mapInArrow(judge(loose, source, max_row_bytes), columns)
+        judged = df.mapInArrow(lean(judge(loose, source, max_row_bytes)), columns)
         _write(spark, judged, table, is_one_source=False)
         _raise_refused(spark, table, grown)
         found = _found(spark, table)
@@ -199,7 +200,7 @@ def plain_rows(
     given = {field.name: str(field.dataType.simpleString()) for field in df.schema.fields}
     columns = [column for column in own_columns(dataset) if column.name in given]
     is_alike = all(_is_alike(given[column.name], column.type) for column in columns)
-    named = _named(given, columns, dataset, source)
+    named = named_source(given, columns, dataset, source)
     known = {SOURCE, *(column.name for column in columns)}
     if not is_alike or named is None or len(df.schema.fields) > len(given) or given.keys() - known:
         return None
@@ -233,7 +234,7 @@ def _is_small(columns: Sequence[Column], max_row_bytes: int) -> str:
     return f"{' + '.join(sizes)} <= {max_row_bytes:d}"
 
 
-def _named(
+def named_source(
     given: Mapping[str, str], columns: Sequence[Column], dataset: Dataset, source: str | None
 ) -> tuple[str, str] | None:
     """The source of a row as SQL, and whether it is sure; None if rows have to be asked."""

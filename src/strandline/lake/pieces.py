@@ -6,10 +6,10 @@ same rows. This runs in Spark's Python workers and needs no Spark itself.
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,13 @@ from strandline.content.segment import read_segment
 from strandline.dataset import SOURCE, Dataset
 from strandline.errors import StrandlineError, UnavailableError
 from strandline.lake.landing import Piece
+from strandline.lake.python_task import ArrowMap, Batches
 from strandline.rows import arrow_schema
 
 SEQ: Final = "_sl_seq"
 AT: Final = "_sl_at"
 FLUSH: Final = "_sl_flush"
 FAULT: Final = "fault"  # a pickled error, as a row
-
-Batches: TypeAlias = Iterable[pa.RecordBatch]
-ArrowMap: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
 
 _BATCH_ROWS: Final = 4_096
 _AT: Final = pa.timestamp("us", "UTC")

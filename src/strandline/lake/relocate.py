@@ -8,36 +8,20 @@ until the catalog's row is swapped the table is as it was, and repeating it is h
 """
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from strandline.errors import UnavailableError, UsageError
+from strandline.errors import HeldError, UnavailableError, UsageError
 from strandline.lake.avro import rewritten
-from strandline.lake.iceberg import (
-    CATALOG_TIMEOUT_S,
-    WarehouseMoved,
-    catalog_properties,
-    check_catalog_file,
-    is_there,
-    is_url,
-)
-from strandline.lake.settings import CATALOG, LakeSettings
+from strandline.lake.catalog_rows import CatalogRows, TableRow, kept_in, open_rows, tables_of
+from strandline.lake.iceberg import WarehouseMoved, catalog_properties, is_there
+from strandline.lake.settings import LakeSettings
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
-_TABLES: Final = (
-    "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0}"
-)
-_SWAP: Final = (
-    "UPDATE iceberg_tables SET metadata_location = {0}, previous_metadata_location = {0} "
-    "WHERE catalog_name = {0} AND table_namespace = {0} AND table_name = {0} AND metadata_location = {0}"
-)
 _DELETES: Final = 1  # the content of a manifest that names delete files
 _LIVE: Final = ("added_files_count", "existing_files_count")
 
@@ -53,6 +37,17 @@ class DeleteFilesFound(UsageError):
         self.table = table
 
 
+class CatalogTaken(HeldError):
+    """Two catalogs name a table alike, and it is not the same one."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"the catalog has a table {table} already, and it is another one than that of before",
+            hint="something was landed before the tables were taken over: drop it there, then again",
+        )
+        self.table = table
+
+
 @dataclass(frozen=True, slots=True)
 class Relocated:
     """A table that is elsewhere now: its name, and its metadata before and after (None in a dry run)."""
@@ -62,27 +57,46 @@ class Relocated:
     now: str | None
 
 
-def relocate(lake: LakeSettings, *, dry_run: bool = False) -> list[Relocated]:
+def relocate(
+    lake: LakeSettings, *, catalog_was: Path | None = None, dry_run: bool = False
+) -> list[Relocated]:
     """Re-point each table whose metadata the catalog has elsewhere than under `[lake] warehouse`, if it is
-    there. WarehouseMoved if it is in neither place."""
+    there. WarehouseMoved if it is in neither place.
+
+    `catalog_was` is a SQLite catalog of before: what it names is taken over first, in one transaction.
+    """
     if lake.catalog != "jdbc":
         raise UsageError(
             f"a {lake.catalog} catalog has its tables' places itself",
             hint="register them anew there, by their newest metadata file",
         )
-    with _catalog(lake) as catalog:
-        found = [_Table(lake, *row) for row in catalog.tables()]
-        moved = [table for table in found if table.is_elsewhere]
+    kept = [] if catalog_was is None else kept_in(catalog_was)
+    with open_rows(lake) as catalog:
+        known = {(row.namespace, row.name): _Table(lake, row) for row in catalog.tables()}
+        taken = [_Table(lake, row) for row in tables_of(kept)]
+        for table in taken:
+            _check_same(table, known.setdefault((table.row.namespace, table.row.name), table))
+        moved = [table for table in known.values() if table.is_elsewhere or table in taken]
         for table in moved:
             table.check()
         if dry_run:
             return [Relocated(table.name, table.was, None) for table in moved]
+        if catalog_was is not None:
+            catalog.add(kept)
         return [_relocated(catalog, table) for table in moved]
 
 
-def _relocated(catalog: "_Catalog", table: "_Table") -> Relocated:
+def _check_same(was: "_Table", now: "_Table") -> None:
+    """One that was taken over before, and has grown since, is the same still."""
+    if now.was != was.was and now.uuid() != was.uuid():
+        raise CatalogTaken(now.name)
+
+
+def _relocated(catalog: CatalogRows, table: "_Table") -> Relocated:
+    if not table.is_elsewhere:
+        return Relocated(table.name, table.was, table.was)
     now = table.rewrite()
-    if not catalog.swap(table, now):
+    if not catalog.swap(table.row, now):
         raise UnavailableError(
             f"table {table.name} was changed by another meanwhile", hint="look whether it works; else again"
         )
@@ -92,8 +106,9 @@ def _relocated(catalog: "_Catalog", table: "_Table") -> Relocated:
 class _Table:
     """One table: where its catalog has it, and where it is."""
 
-    def __init__(self, lake: LakeSettings, namespace: str, name: str, pointer: str) -> None:
-        self.namespace, self.short, self.was = namespace, name, pointer
+    def __init__(self, lake: LakeSettings, row: TableRow) -> None:
+        namespace, name, pointer = row
+        self.row, self.was = row, pointer
         self.name = f"{namespace}.{name}"
         self._lake = lake
         tail = f"/{namespace}/{name}/metadata/{PurePosixPath(pointer).name}"
@@ -111,13 +126,15 @@ class _Table:
 
     def check(self) -> None:
         if not is_there(self._lake, self._here(self.was)):
-            raise WarehouseMoved(self.short, self._here(self.was))
+            raise WarehouseMoved(self.row.name, self._here(self.was))
+
+    def uuid(self) -> str:
+        """What Iceberg knows it by, wherever it is."""
+        return str(json.loads(_read(self._io(), self._here(self.was)))["table-uuid"])
 
     def rewrite(self) -> str:
         """Write all metadata anew; the place of the newest."""
-        from pyiceberg.io import load_file_io
-
-        io = load_file_io(catalog_properties(self._lake), self._new)
+        io = self._io()
         metadata = json.loads(_read(io, self._here(self.was)))
         for snapshot in metadata.get("snapshots", []):
             snapshot["manifest-list"] = self._manifest_list(io, snapshot["manifest-list"])
@@ -126,6 +143,11 @@ class _Table:
         place = f"{metadata['location']}/metadata/{version:05d}-{uuid4()}.metadata.json"
         _write(io, place, json.dumps(metadata).encode())
         return place
+
+    def _io(self) -> "FileIO":
+        from pyiceberg.io import load_file_io
+
+        return load_file_io(catalog_properties(self._lake), self._new)
 
     def _manifest_list(self, io: "FileIO", was: str) -> str:
         def change(record: str, fields: dict[str, Any]) -> None:
@@ -182,42 +204,3 @@ def _read(io: "FileIO", place: str) -> bytes:
 def _write(io: "FileIO", place: str, data: bytes) -> None:
     with io.new_output(place).create() as file:
         file.write(data)
-
-
-# The catalog
-
-
-class _Catalog:
-    """The rows of the catalog, over SQLite or Postgres: they differ in the sign of a parameter alone."""
-
-    def __init__(self, db: Any, sign: str) -> None:
-        self._db, self._sign = db, sign
-
-    def tables(self) -> list[tuple[str, str, str]]:
-        return [*self._db.execute(_TABLES.format(self._sign), (CATALOG,)).fetchall()]
-
-    def swap(self, table: _Table, now: str) -> bool:
-        """Whether the row was still as it was read; Iceberg's own commits swap it in the same way."""
-        key = (CATALOG, table.namespace, table.short)
-        done = self._db.execute(_SWAP.format(self._sign), (now, table.was, *key, table.was))
-        self._db.commit()
-        return bool(done.rowcount)
-
-
-@contextmanager
-def _catalog(lake: LakeSettings) -> Iterator[_Catalog]:
-    if is_url(lake.uri):
-        import psycopg
-
-        try:
-            opened: Any = psycopg.connect(lake.uri, connect_timeout=CATALOG_TIMEOUT_S)
-        except psycopg.OperationalError as error:
-            raise UnavailableError(
-                f"the catalog cannot be read: {error}", hint="is its Postgres up?"
-            ) from error
-        sign = "%s"
-    else:
-        check_catalog_file(lake)
-        opened, sign = sqlite3.connect(lake.uri, timeout=CATALOG_TIMEOUT_S), "?"
-    with closing(opened) as db:
-        yield _Catalog(db, sign)

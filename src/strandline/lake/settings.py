@@ -30,3 +30,4 @@ class SparkSettings:
     session_timezone: str = "UTC"
     conf: Mapping[str, str] = field(default_factory=dict)
     log: str | None = None  # the file that takes Spark's own log; None is a file in the temporary folder
+    is_own: bool = False  # of `remote`: it is our daemon's, and its executors have what we have

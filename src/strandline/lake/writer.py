@@ -21,8 +21,9 @@ from strandline.dataset import SOURCE, Dataset
 from strandline.errors import HeldError, NotFoundError, StrandlineError, UnavailableError
 from strandline.lake import history, load_input, pieces
 from strandline.lake.history import NUMBER, SETTLE_FAILED, SETTLED, VERSION
-from strandline.lake.iceberg import TableMissing, check_warehouse, load_table
+from strandline.lake.iceberg import TableMissing, check_warehouse, load_metadata
 from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, LoadLanding
+from strandline.lake.python_task import lean
 from strandline.lake.schema import (
     AT,
     FLUSH,
@@ -98,11 +99,11 @@ class IcebergTables:
         if not self._reads_metadata:
             return None
         try:
-            metadata = load_table(self._lake, dataset).metadata
+            metadata = load_metadata(self._lake, dataset)
         except (NotFoundError, HeldError, UnavailableError):
             return None
-        schema, spec = metadata.current_schema_id, metadata.default_spec_id
-        return (metadata.table_uuid, schema, spec, dict(metadata.properties))
+        looked_at = ("table-uuid", "current-schema-id", "default-spec-id", "properties")
+        return [metadata.get(name) for name in looked_at]
 
     def stage(self, landing: Landing, *, settle: Settle | None = None) -> None:
         """See Tables. `settle` is a pure function of the rows (L-FLUSH-7): it gets the producer's columns,
@@ -254,7 +255,7 @@ class IcebergTables:
         cut = pieces.shares(ordered, self._tasks(session, landing))
         read = pieces.share_reader(self._content.url, self._options, cut, dataset, landing.number)
         numbers = session.range(0, len(cut), 1, len(cut))
-        rows = numbers.mapInArrow(read, columns_sql(dataset, (SOURCE, SEQ, AT, FLUSH)))
+        rows = numbers.mapInArrow(lean(read), columns_sql(dataset, (SOURCE, SEQ, AT, FLUSH)))
         return rows.sortWithinPartitions(SOURCE, SEQ) if is_scattered else rows
 
     def _is_small(self, landing: FlushLanding) -> bool:
@@ -318,7 +319,9 @@ class IcebergTables:
             cut = pieces.shares(landing.pieces, self._tasks(session, landing))
             check = pieces.share_checker(self._content.url, self._options, cut, landing.dataset)
             numbers = session.range(0, len(cut), 1, len(cut))
-            faults = [bytes(row[0]) for row in numbers.mapInArrow(check, f"{pieces.FAULT} binary").collect()]
+            faults = [
+                bytes(row[0]) for row in numbers.mapInArrow(lean(check), f"{pieces.FAULT} binary").collect()
+            ]
         for fault in faults[:1]:
             raise pickle.loads(fault)
 

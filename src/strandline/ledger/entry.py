@@ -10,12 +10,14 @@
     held      {segment, lo, hi, reason}             a damaged segment: the strand waits in front of it
     lost      {segment, lo, hi, reason}             an operator gave these rows up
     raised    {lo, hi, reason}                      numbers that the table has and this history does not
+    removed   {run, by, lo, hi, rows, bare}         so many rows of the range are gone from the table; up to
+              `bare` none is left (0 where that is not known)
 
 `spooled`, `reserved` and `raised` give out numbers; the `hi` of the newest of them is the strand's last seq.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from strandline.errors import CorruptionError
 from strandline.persist import Append, BlobRef, Event
@@ -117,11 +119,22 @@ class Raised:
     reason: str
 
 
-Entry: TypeAlias = Spooled | Reserved | Landed | Released | Flushed | Held | Lost | Raised
+@dataclass(frozen=True, slots=True)
+class Removed:
+    run: str
+    by: Literal["retention", "purge", "compaction"]
+    lo: int
+    hi: int
+    rows: int
+    bare: int
+
+
+Entry: TypeAlias = Spooled | Reserved | Landed | Released | Flushed | Held | Lost | Raised | Removed
 NUMBERING: Final = (Spooled, Reserved, Raised)
 
 _KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__.lower(): kind for kind in (Spooled, Reserved, Landed, Released, Flushed, Held, Lost, Raised)
+    kind.__name__.lower(): kind
+    for kind in (Spooled, Reserved, Landed, Released, Flushed, Held, Lost, Raised, Removed)
 }
 
 
@@ -144,11 +157,12 @@ def entry_of(event: Event) -> Entry:
 
 def append_of(ledger: str, entry: Entry, at: int) -> Append:
     """The write that puts `entry` into its ledger and into the global order."""
-    data = asdict(entry)
+    data = {name: getattr(entry, name) for name in entry.__slots__}
     if isinstance(entry, Spooled):
-        data["segment"] = entry.segment
         if entry.origin is None:
             del data["origin"]
+        else:
+            data["origin"] = asdict(entry.origin)
     elif isinstance(entry, Flushed):
         data["ranges"] = pairs_of(entry.ranges)
     return Append(ledger, type(entry).__name__.lower(), at, data, globally=True)

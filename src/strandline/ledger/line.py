@@ -7,6 +7,7 @@
     lettered   {intent, lo, hi, epoch, seqs, rows, schema, kind, http_status, answer, body, unit}   not taken
     settled    {letter, how, reason, units}        a dead letter that was sent after all, or dropped
     passed     {lo, hi, epoch, reason}             no row is owed of this range
+    evicted    {run, lo, hi, rows}                 retention took so many rows of it that were not delivered
     held       {kind, text}                        nothing is sent until someone has changed something
     resumed    {reason}
     moved      {mark, epoch, reason, aborts}       an operator put the line elsewhere
@@ -110,6 +111,7 @@ class Line:
     high: int = 0  # how far the line ever got in this epoch: below it the destination may have rows
     event: int = 0  # the last of the stream
     at: int = 0  # of the last delivery
+    evicted: int = 0  # rows that retention took before they were delivered, at most
 
     def left(self) -> list[Range]:
         """What of the open intent is not done."""
@@ -162,8 +164,8 @@ def _after(line: Line, event: Event, data: Any) -> Line:
         case "failed":
             return replace(line, trouble=trouble_of({**data, "at": int(event.at)}))
         case "lettered":
-            after = replace(line, letters=(*line.letters, event.seq), trouble=None)
-            return _done(after, [Range(data["lo"], data["hi"])])
+            letters = (*line.letters, event.seq)
+            return _done(line, [Range(data["lo"], data["hi"])], letters=letters, trouble=None)
         case "settled":
             units = [Receipt(*each) for each in data["units"]]
             return replace(
@@ -174,6 +176,8 @@ def _after(line: Line, event: Event, data: Any) -> Line:
             )
         case "passed":
             return replace(line, mark=max(line.mark, data["hi"]), at=int(event.at))
+        case "evicted":
+            return replace(line, evicted=line.evicted + data["rows"])
         case "held":
             return replace(line, hold=Hold(data["kind"], data["text"], int(event.at)))
         case "resumed":
@@ -204,8 +208,9 @@ def _delivered(line: Line, data: Any, at: int) -> Line:
         released = RangeSet.of(
             [*released.ranges, *(each for part in line.withheld.ranges for each in kept.holes(part))]
         )
-    after = replace(
+    return _done(
         line,
+        done,
         withheld=kept,
         released=released,
         is_told=True,
@@ -215,11 +220,11 @@ def _delivered(line: Line, data: Any, at: int) -> Line:
         bytes=line.bytes + sum(unit.bytes for unit in units),
         at=at,
     )
-    return _done(after, done)
 
 
-def _done(line: Line, ranges: Iterable[Range]) -> Line:
-    """The line moves over the contiguous prefix of what is done; a whole intent is closed."""
+def _done(line: Line, ranges: Iterable[Range], **changes: Any) -> Line:
+    """The line with those changes moves over the contiguous prefix of what is done; a whole intent is
+    closed."""
     intent = line.intent
     if intent is None:
         raise ValueError("no intent is open")
@@ -228,12 +233,12 @@ def _done(line: Line, ranges: Iterable[Range]) -> Line:
         done = done.with_(each)
     is_release = intent.ranges is not None
     mark = line.mark if is_release else max(line.mark, done.through(intent.lo))
-    line = replace(line, high=max(line.high, mark))
-    if not all(done.covers(each) for each in intent.asked):
-        return replace(line, done=done, mark=mark)
-    chain_hi = line.chain_hi if is_release or not line.newest else line.newest
-    closed = replace(line, intent=None, done=RangeSet(), newest=0, is_told=False)
-    return replace(closed, mark=mark, chain_hi=chain_hi)
+    changes |= {"mark": mark, "high": max(line.high, mark), "done": done}
+    if all(done.covers(each) for each in intent.asked):
+        newest = changes.get("newest", line.newest)
+        changes |= {"intent": None, "done": RangeSet(), "newest": 0, "is_told": False}
+        changes["chain_hi"] = line.chain_hi if is_release or not newest else newest
+    return replace(line, **changes)
 
 
 def _moved(line: Line, data: Any) -> Line:

@@ -47,8 +47,10 @@ class Lines:
             try:
                 line = with_event(line, event)
             except ControlUnreadable as error:
-                line = replace(line, hold=Hold(UNREADABLE, str(error), int(event.at)))
-        self._lines.setdefault(name, {})[strand] = replace(line, event=event.seq)
+                line = replace(line, hold=Hold(UNREADABLE, str(error), int(event.at)), event=event.seq)
+        else:
+            line = replace(line, event=event.seq)
+        self._lines.setdefault(name, {})[strand] = line
 
     def _take_instance(self, name: str, event: Event) -> None:
         before = self._instances.get(name, Instance())
@@ -75,8 +77,10 @@ class Lines:
         return sorted(name for name, each in list(self._instances.items()) if each.is_open)
 
     def line(self, instance: str, strand: Strand) -> Line:
+        if (known := self._lines.get(instance, {}).get(strand)) is not None:
+            return known
         epoch = self.instance(instance).epoch
-        return self._lines.get(instance, {}).get(strand) or Line(epoch=epoch, last_epoch=epoch)
+        return Line(epoch=epoch, last_epoch=epoch)
 
     def last_epoch(self, strand: Strand) -> int:
         """The highest in which any instance ever delivered a strand: two that deliver to one destination
@@ -133,6 +137,7 @@ def _line_data(line: Line) -> dict[str, Any]:
         "high": line.high,
         "event": line.event,
         "at": line.at,
+        "evicted": line.evicted,
     }
 
 

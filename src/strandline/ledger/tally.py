@@ -5,6 +5,7 @@ from the ledger when a flush is planned (spool.py).
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from strandline.ledger.entry import (
     Entry,
@@ -14,10 +15,21 @@ from strandline.ledger.entry import (
     Lost,
     Raised,
     Released,
+    Removed,
     Reserved,
     Spooled,
 )
 from strandline.ranges import Range, RangeSet
+
+MOST_PRUNED: Final = 64
+
+
+class Pruned(NamedTuple):
+    """So many rows of a range `(lo, hi]` that retention took away."""
+
+    lo: int
+    hi: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,19 @@ class Tally:
     holds: tuple[Hold, ...] = ()
     changed_at: int = 0
     empty: RangeSet = field(default_factory=RangeSet)  # released or lost: no row will ever be there
+    bare: int = 0  # up to here no row is left, as rows were removed
+    removed_rows: int = 0  # by retention, purge and compaction
+    pruned: tuple[Pruned, ...] = ()  # by retention, the newest of them; older ones are one
+
+    @property
+    def front(self) -> int:
+        """The highest seq that retention has pruned."""
+        return max((each.hi for each in self.pruned), default=0)
+
+    def vacant_through(self, seq: int) -> int:
+        """The seq behind `seq` up to which no row is, nor will be."""
+        after = max(seq, self.bare)
+        return self.empty.through(after)
 
     @property
     def visible_through(self) -> int:
@@ -85,6 +110,31 @@ def with_entry(tally: Tally, entry: Entry, at: int) -> Tally:
             hold = Hold(entry.segment, entry.lo, entry.hi, entry.reason)
             others = tuple(each for each in tally.holds if (each.lo, each.hi) != (hold.lo, hold.hi))
             return replace(tally, holds=(*others, hold), changed_at=at)
+        case Removed():
+            pruned = tally.pruned
+            if entry.by == "retention":
+                pruned = with_pruned(pruned, Pruned(entry.lo, entry.hi, entry.rows))
+            return replace(
+                tally,
+                bare=max(tally.bare, entry.bare),
+                removed_rows=tally.removed_rows + entry.rows,
+                pruned=pruned,
+                changed_at=at,
+            )
+
+
+def with_pruned(pruned: tuple[Pruned, ...], new: Pruned) -> tuple[Pruned, ...]:
+    """The newest stay apart; the two oldest become one where there are too many."""
+    if len(pruned) < MOST_PRUNED:
+        return (*pruned, new)
+    first, second, *rest = pruned
+    oldest = Pruned(min(first.lo, second.lo), max(first.hi, second.hi), first.rows + second.rows)
+    return (oldest, *rest, new)
+
+
+def pruned_past(pruned: tuple[Pruned, ...], since: int) -> int:
+    """How many rows behind `since` were pruned, at most: in the midst of a range nobody knows which."""
+    return sum(min(each.rows, each.hi - max(each.lo, since)) for each in pruned if each.hi > since)
 
 
 def _landed(tally: Tally, settled: RangeSet, rows: int, bytes_: int, next_: int, at: int) -> Tally:

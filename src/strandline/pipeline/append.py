@@ -326,9 +326,8 @@ class _Attempt:
         marker = {"attempt": self._id, "digest": self._digest, "receipt": _receipt_data(receipt), "at": at}
         if refused := self._judged.refusals:
             rows, reasons = self._judged.refused_rows, [str(each) for each in refused]
-            writes.append(
-                quarantine.quarantined(self._site.content, name, rows, reasons, self._batch.source, at)
-            )
+            content, source = self._site.content, self._batch.source
+            writes.append(quarantine.quarantined(content, name, rows, reasons, source, at, self._id))
             marker |= {"refused": _places(refused), "refused_digest": quarantine.digest_of(rows)}
         writes.append(Put(request_key, marker))
         return expected, writes

@@ -86,6 +86,7 @@ class BufferedWriter:
         self._bytes = 0
         self._in_flight = 0
         self._failed = 0
+        self._waited_s = 0.0
         self._failure: BaseException | None = None
         self._first_at = 0.0
         self._is_flushing = self._is_closed = False
@@ -98,10 +99,7 @@ class BufferedWriter:
         size = _size(row)
         waiting = _Waiting(dict(row), size, Future())  # a copy: the caller may fill its own anew
         with self._changed:
-            while self._is_full() and not self._is_closed:
-                if self._on_full == "refuse":
-                    raise BufferFull(len(self._waiting))
-                self._changed.wait()
+            self._wait_for_room()
             if self._is_closed:
                 raise UsageError("the writer is closed", hint="open another: node.writer(…)")
             if not self._waiting:
@@ -111,6 +109,12 @@ class BufferedWriter:
             if len(self._waiting) == 1 or self._is_ready():
                 self._changed.notify_all()
         return waiting.ack
+
+    @property
+    def backpressure_wait_s(self) -> float:
+        """How long `write` has waited, all threads added up, since too many rows waited already."""
+        with self._changed:
+            return self._waited_s
 
     def flush(self, *, timeout_s: float | None = None) -> None:
         """Return when every row handed in so far is durable; NotAcknowledged if one since the last flush is
@@ -175,6 +179,15 @@ class BufferedWriter:
             self._in_flight = len(group)
             self._changed.notify_all()
             return group
+
+    def _wait_for_room(self) -> None:
+        """Of who writes, under the lock."""
+        while self._is_full() and not self._is_closed:
+            if self._on_full == "refuse":
+                raise BufferFull(len(self._waiting))
+            began = time.monotonic()
+            self._changed.wait()
+            self._waited_s += time.monotonic() - began
 
     def _group_size(self) -> int:
         bytes_ = 0

@@ -24,6 +24,7 @@ from msgspec import field
 
 from strandline.dataset import Dataset
 from strandline.lake.settings import LakeSettings, SparkSettings
+from strandline.pipeline.config_backfill import ProviderConfig, read_providers
 from strandline.pipeline.config_datasets import (
     BUILT_IN_TABLES,
     DatasetSettings,
@@ -54,13 +55,17 @@ from strandline.pipeline.config_sections import (
     Flush,
     Lake,
     Node,
+    Observe,
     Policy,
+    Retention,
+    RetentionTable,
     Server,
     Spark,
     Spool,
     Store,
 )
 from strandline.pipeline.config_sinks import SinkConfig, SinkNotConfigured, read_sinks
+from strandline.predicate import why_unsteady
 from strandline.secret import is_reference
 
 if TYPE_CHECKING:
@@ -101,13 +106,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     spark: Spark = field(default_factory=Spark)
     spool: Spool = field(default_factory=Spool)
     flush: Flush = field(default_factory=Flush)
+    retention: Retention = field(default_factory=Retention)
     compaction: Compaction = field(default_factory=Compaction)
     policy: Policy = field(default_factory=Policy)
     server: Server = field(default_factory=Server)
+    observe: Observe = field(default_factory=Observe)
     sinks: Mapping[str, SinkConfig] = {}
+    backfill: Mapping[str, ProviderConfig] = {}
     warnings: tuple[str, ...] = ()  # what is odd in the file and no fault
     datasets: Mapping[str, Dataset] = {}
     dataset_settings: Mapping[str, DatasetSettings] = {}
+    own_remote: str | None = None  # the Spark of this node's daemon, in place of what [spark] says
 
     @property
     def store_url(self) -> str:
@@ -141,6 +150,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def spark_settings(self) -> SparkSettings:
+        if self.own_remote is not None:
+            timezone = self.spark.session_timezone
+            return SparkSettings(remote=self.own_remote, session_timezone=timezone, is_own=True)
         remote = self.spark.remote
         return SparkSettings(
             master=self.spark.master,
@@ -206,11 +218,12 @@ def load_config(path: Path) -> Config:
     tables = parse_toml(str(path), text)
     _check_version(path, text, tables)
     faults = Faults(str(path), text)
-    for name in tables.keys() - {"version", "datasets", "sinks", *SECTIONS}:
-        faults.add((name,), no_such_key(name, [*SECTIONS, "datasets", "sinks"]))
+    for name in tables.keys() - {"version", "datasets", "sinks", "backfill", *SECTIONS}:
+        faults.add((name,), no_such_key(name, [*SECTIONS, "datasets", "sinks", "backfill"]))
     sections: dict[str, Any] = {
         name: read_struct(kind, tables.get(name, {}), (name,), faults) for name, kind in SECTIONS.items()
     }
+    sections["retention"] = _with_retention_tables(sections["retention"], faults)
     datasets = read_datasets(tables.get("datasets", {}), faults)
     home = path.absolute().parent
     sinks, warnings = read_sinks(
@@ -220,11 +233,21 @@ def load_config(path: Path) -> Config:
         is_strict=bool(sections["node"].strict_datasets),
         faults=faults,
     )
+    warnings += _check_retention(
+        sections["retention"],
+        {*datasets, *BUILT_IN_TABLES},
+        sinks,
+        is_strict=bool(sections["node"].strict_datasets),
+        faults=faults,
+    )
+    sections["backfill"] = read_providers(tables.get("backfill", {}), faults)
     config = Config(home=home, sinks=sinks, warnings=tuple(warnings), **sections, **_apart(datasets))
     _check_places(config, faults)
     _check_spark(config, tables.get("spark"), faults)
     _check_secrets(config, faults)
     _check_server(config, faults)
+    _check_observe(config, faults)
+    _check_policy(config, faults)
     for section, low, high in _ORDERED:
         if (least := getattr(sections[section], low)) > (most := getattr(sections[section], high)):
             faults.add((section, low), f"{least:,} is above {high}, which is {most:,}")
@@ -259,7 +282,50 @@ def _apart(datasets: Mapping[str, Declared]) -> dict[str, Any]:
     }
 
 
+def _with_retention_tables(retention: Retention, faults: Faults) -> Retention:
+    read = {
+        name: read_struct(RetentionTable, table, ("retention", "datasets", name), faults)
+        for name, table in retention.datasets.items()
+    }
+    return msgspec.structs.replace(retention, datasets=read)
+
+
 # Checks
+
+
+def _check_retention(
+    retention: Retention,
+    datasets: set[str],
+    sinks: Mapping[str, SinkConfig],
+    *,
+    is_strict: bool,
+    faults: Faults,
+) -> list[str]:
+    """Names that mean nothing. Where datasets may come that nobody declared, one that is not is only odd."""
+    warnings = []
+    for name in retention.datasets.keys() - datasets:
+        text = f"{shown(name)} is no dataset that is declared; there are {', '.join(sorted(datasets))}"
+        if is_strict:
+            faults.add(("retention", "datasets", name), text)
+        else:
+            warnings.append(f"retention.datasets.{name}: {text}")
+    if not isinstance(retention.wait_for_sinks, str):
+        for name in retention.wait_for_sinks:
+            if name not in sinks:
+                known = f"there are {', '.join(sorted(sinks))}" if sinks else "there is none"
+                faults.add(("retention", "wait_for_sinks"), f"{shown(name)} is no sink; {known}")
+    return sorted(warnings)
+
+
+def _check_policy(config: Config, faults: Faults) -> None:
+    """A retry must withhold what the first try did."""
+    for rule in config.policy.withhold:
+        if (why := why_unsteady(rule.where)) is not None:
+            faults.add(
+                ("policy", "withhold"),
+                f"where = {rule.where!r:.200}: {why}, so that a retry may not withhold the same rows; write "
+                "it over columns of the row alone (a column of such a name in backticks)",
+            )
 
 
 def _check_places(config: Config, faults: Faults) -> None:
@@ -332,6 +398,18 @@ def _check_server(config: Config, faults: Faults) -> None:
         faults.add(("server",), "tls_certificate and tls_key_file go together; wanted: both or neither")
     if int(server.listen.rpartition(":")[2]) > 65535:
         faults.add(("server", "listen"), f"{shown(server.listen)}: there is no such port; wanted: 0 to 65535")
+
+
+def _check_observe(config: Config, faults: Faults) -> None:
+    """The URL itself is not shown where it may hold a password."""
+    if config.observe.traces is None:
+        return
+    parts = _split(config.observe.traces)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        faults.add(("observe", "traces"), "this is no URL of a collector; wanted: http://host:4318")
+    elif parts.username or parts.password or parts.query:
+        remedy = "what lets us in stands in OTEL_EXPORTER_OTLP_HEADERS"
+        faults.add(("observe", "traces"), f"a user or a query stands in it; wanted: none here, {remedy}")
 
 
 # Places

@@ -13,15 +13,17 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from strandline import secret
 from strandline.errors import UsageError
+from strandline.schedule import Cron
 
 Keys: TypeAlias = tuple[str, ...]
 Scalar: TypeAlias = str | bool | int | float
+Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Fields: TypeAlias = Mapping[str, msgspec.structs.FieldInfo]
 
 KIB: Final = 1024
@@ -142,6 +144,8 @@ def metas(field: msgspec.structs.FieldInfo) -> tuple[msgspec.Meta, ...]:
 def _prepared(name: str, value: Any) -> Any:
     if name.endswith("_bytes") and isinstance(value, str):
         return parse_size(value)
+    if name.endswith("_bytes") and isinstance(value, list):
+        return [parse_size(each) if isinstance(each, str) else each for each in value]
     return dict(_flat(value)) if name == "conf" and isinstance(value, dict) else value
 
 
@@ -157,6 +161,29 @@ def _flat(table: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, Any]
             yield from _flat(value, f"{under}{key}.")
         else:
             yield f"{under}{key}", value
+
+
+# What tables of names of one's own share
+
+
+def check_name(name: str, at: Keys, faults: Faults) -> None:
+    try:
+        msgspec.convert(name, Name)
+    except msgspec.ValidationError:
+        faults.add(at, f"{shown(name)} is no name; wanted: letters, digits, '_', '-', '.', at most 64")
+
+
+def check_schedule(text: str, at: Keys, faults: Faults) -> None:
+    try:
+        Cron.parse(text)
+    except UsageError as error:
+        faults.add((*at, "schedule"), f"{error.message}; wanted: {error.hint}")
+
+
+def check_secrets(keys: Mapping[str, Any], at: Keys, faults: Faults) -> None:
+    for key, value in keys.items():
+        if is_secret_name(key) and value is not None and not secret.is_reference(value):
+            faults.add((*at, key), "a secret stands in the file; wanted: env:NAME or file:PATH")
 
 
 # Lines

@@ -2,11 +2,12 @@
 
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from msgspec import NODEFAULT, Meta, field
 from msgspec.structs import FieldInfo, fields
 
+from strandline.pipeline.config_backfill import PROVIDER_KINDS, BackfillTable
 from strandline.pipeline.config_datasets import DatasetTable
 from strandline.pipeline.config_file import (
     GIB,
@@ -27,7 +28,9 @@ Text = Annotated[str, Meta(min_length=1)]
 Size = Annotated[int, Meta(gt=0)]
 Count = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Minutes = Annotated[float, Meta(gt=0, le=1e6)]
 Hours = Annotated[float, Meta(ge=0, le=1e6)]
+Days = Annotated[float, Meta(ge=0, le=1e5)]
 Conf = dict[str, Scalar]
 
 
@@ -61,6 +64,9 @@ class Store(Section, frozen=True):
             sample='"env:STRANDLINE_STORE_PASSWORD"',
         ),
     ] = None
+    fold_after_days: Annotated[
+        Days, about("days after which closed history leaves the store for an archive beside the segments")
+    ] = 30
 
 
 class Content(Section, frozen=True):
@@ -129,12 +135,52 @@ class Flush(Section, frozen=True):
     max_bytes: Annotated[Size, about("bytes of segments of one flush, at most")] = 512 * MIB
 
 
-class Compaction(Section, frozen=True):
-    """[compaction]: how much history a table keeps."""
+class RetentionTable(Section, frozen=True):
+    """How long the rows of one dataset stay."""
 
+    days: Annotated[Days | None, about("days that a row stays; 0 is for ever", default="default_days")] = None
+    max_rows: Annotated[int, Meta(ge=0), about("rows that stay, at most; 0 is any number")] = 0
+    max_bytes: Annotated[int, Meta(ge=0), about("bytes of its table, at most; 0 is any number")] = 0
+
+
+class Retention(Section, frozen=True):
+    """[retention]: how long rows stay."""
+
+    interval_min: Annotated[Minutes, about("minutes between two runs")] = 60
+    default_days: Annotated[Days, about("days that a row stays, by its own time; 0 is for ever")] = 90
+    datasets: Annotated[
+        dict[Text, Any],  # of RetentionTable, once the file is read
+        about("what holds for one dataset: name = {days, max_rows, max_bytes}"),
+    ] = field(default_factory=dict)
+    min_residence_h: Annotated[
+        Hours, about("hours that a row stays after it was taken in, however old it is by its own time")
+    ] = 24
+    wait_for_sinks: Annotated[
+        Literal["all", "none"] | tuple[Text, ...],
+        about('a row stays until these have it: "all", "none", or names of sinks'),
+    ] = "all"
+    max_hold_days: Annotated[Days, about("days that a row waits for sinks, at most; 0 is any number")] = 0
+    max_hold_bytes: Annotated[
+        int, Meta(ge=0), about("bytes of rows that wait for sinks, at most; 0 is any number")
+    ] = 0
+    on_hold_limit: Annotated[
+        Literal["keep", "evict"], about('what becomes of rows that wait for longer: "keep" or "evict"')
+    ] = "keep"
+
+
+class Compaction(Section, frozen=True):
+    """[compaction]: small files become large ones, and how much history a table keeps."""
+
+    interval_min: Annotated[Minutes, about("minutes between two walks over the tables")] = 60
+    file_count: Annotated[Annotated[int, Meta(ge=2)], about("files of a tier at which they are merged")] = 32
+    tier_bytes: Annotated[
+        tuple[Size, ...], Meta(min_length=1), about("the size below which a file is of a tier, for each tier")
+    ] = (MIB, 32 * MIB)
+    target_file_bytes: Annotated[Size, about("about how large a file becomes")] = 128 * MIB
+    max_tick_s: Annotated[Seconds, about("seconds of one walk; what is left waits for the next")] = 30
     min_snapshots: Annotated[Count, about("snapshots of a table that stay, at least")] = 10
     max_snapshot_age_h: Annotated[Hours, about("hours that a snapshot stays, at least")] = 24
-    max_snapshots: Annotated[Count, about("snapshots of a table, at most; goes before both of them")] = 500
+    max_snapshots: Annotated[Count, about("snapshots of a table, at most; goes before both of them")] = 250
 
 
 class Withhold(Section, frozen=True):
@@ -189,6 +235,26 @@ class Server(Section, frozen=True):
     ] = None
 
 
+class Observe(Section, frozen=True):
+    """[observe]: what others may watch."""
+
+    metrics: Annotated[
+        bool,
+        about(
+            "serve GET /metrics for Prometheus: true or false; to this machine, and with a token that may "
+            "send anything"
+        ),
+    ] = False
+    traces: Annotated[
+        Text | None,
+        about(
+            "the collector that gets OpenTelemetry traces, by OTLP over HTTP",
+            default="none",
+            sample='"http://localhost:4318"',
+        ),
+    ] = None
+
+
 SECTIONS: Final[Mapping[str, type[Section]]] = {
     "node": Node,
     "store": Store,
@@ -197,9 +263,11 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "spark": Spark,
     "spool": Spool,
     "flush": Flush,
+    "retention": Retention,
     "compaction": Compaction,
     "policy": Policy,
     "server": Server,
+    "observe": Observe,
 }
 
 
@@ -209,6 +277,11 @@ _SAMPLES: Final = {
     "sinks.<name>": ["", "#[sinks.centre]"],
     "sinks.<forward>": [],
     "sinks.<blob>": ["", "#[sinks.archive]", '#type = "blob"'],
+    "backfill.<name>": ["", "#[backfill.archive]"],
+    "backfill.<files>": [],
+    "backfill.<spark>": ["", "#[backfill.shop]", '#type = "spark"'],
+    "backfill.<claude-code>": ["", "#[backfill.claude-code]"],
+    "backfill.<codex>": ["", "#[backfill.codex]"],
 }
 
 
@@ -230,6 +303,8 @@ def keys() -> Iterator[KeyDoc]:
         "datasets.<name>": DatasetTable,
         "sinks.<name>": SinkTable,
         **sinks,
+        "backfill.<name>": BackfillTable,
+        **{f"backfill.<{name}>": kind for name, kind in PROVIDER_KINDS.items()},
     }
     for section, kind in kinds.items():
         for info in fields(kind):
@@ -246,7 +321,9 @@ def _default_text(info: FieldInfo) -> str:
     if info.required:
         return ""
     value = info.default_factory() if info.default is NODEFAULT else info.default
-    return toml_text(size_text(value) if info.name.endswith("_bytes") else value)
+    if info.name.endswith("_bytes"):
+        value = tuple(map(size_text, value)) if isinstance(value, tuple) else size_text(value)
+    return toml_text(value)
 
 
 def default_text() -> str:

@@ -27,6 +27,9 @@ from strandline.pipeline.config_file import (
     Scalar,
     Section,
     about,
+    check_name,
+    check_schedule,
+    check_secrets,
     is_secret_name,
     no_such_key,
     read_struct,
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
 MAX_INTENT_ROWS: Final[Mapping[str, int]] = {"blob": 1_000_000}
 DEFAULT_INTENT_ROWS: Final = 200_000
 
-_SECRET: Final = "a secret stands in the file; wanted: env:NAME or file:PATH"
 _WILD: Final = frozenset("*?[")
 
 Text = Annotated[str, Meta(min_length=1)]
@@ -49,7 +51,6 @@ Size = Annotated[int, Meta(gt=0)]
 Count = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Pattern = Annotated[str, Meta(min_length=1, pattern=r"^[A-Za-z0-9_.*?\[\]!-]{1,256}$")]
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 
 
 class SinkTable(Section, frozen=True):
@@ -135,7 +136,9 @@ class BlobTable(Section, frozen=True):
     max_object_rows: Annotated[Count, about("rows of one object, at most")] = 1_000_000
     max_object_bytes: Annotated[Size, about("bytes of one object, about, at most")] = 128 * MIB
     min_object_bytes: Annotated[int, Meta(ge=0), about("rows wait until they make so large an object")] = 0
-    max_delay_s: Annotated[float, Meta(ge=0, le=1e9), about("but not longer than this")] = 0
+    max_delay_s: Annotated[
+        float, Meta(ge=0, le=1e9), about("but not longer than this; it goes with min_object_bytes")
+    ] = 0
 
 
 KINDS: Final[Mapping[str, type[Section]]] = {"forward": ForwardTable, "blob": BlobTable}
@@ -219,32 +222,18 @@ def _read_sink(name: str, table: object, faults: Faults) -> SinkConfig | None:
     if not isinstance(table, dict):
         faults.add(at, f"{shown(table)} is no table")
         return None
-    _check_name(name, at, faults)
+    check_name(name, at, faults)
     common = {each.name for each in fields(SinkTable)}
     made = read_struct(SinkTable, {key: table[key] for key in table if key in common}, at, faults)
     if made is None:
         return None
-    _check_schedule(made.schedule, at, faults)
+    check_schedule(made.schedule, at, faults)
     given = {key: table[key] for key in table if key not in common}
     keys = _keys_of(made.type, given, at, faults)
     if keys is None:
         return None
     rows = made.max_intent_rows or MAX_INTENT_ROWS.get(made.type, DEFAULT_INTENT_ROWS)
     return SinkConfig(instance=name, keys=keys, **{**asdict(made), "max_intent_rows": rows})
-
-
-def _check_name(name: str, at: Keys, faults: Faults) -> None:
-    try:
-        msgspec.convert(name, Name)
-    except msgspec.ValidationError:
-        faults.add(at, f"{shown(name)} is no name; wanted: letters, digits, '_', '-', '.', at most 64")
-
-
-def _check_schedule(text: str, at: Keys, faults: Faults) -> None:
-    try:
-        Cron.parse(text)
-    except UsageError as error:
-        faults.add((*at, "schedule"), f"{error.message}; wanted: {error.hint}")
 
 
 def _keys_of(type_: str, given: dict[str, Any], at: Keys, faults: Faults) -> dict[str, Any] | None:
@@ -256,7 +245,7 @@ def _keys_of(type_: str, given: dict[str, Any], at: Keys, faults: Faults) -> dic
         if type_ not in (known := sink_types()):
             faults.add((*at, "type"), f"{shown(type_)} is no kind of sink; there are {', '.join(known)}")
             return None
-        _check_secrets(given, at, faults)
+        check_secrets(given, at, faults)
         return given
     known = [each.name for table in (SinkTable, kind) for each in fields(table)]
     for key in given.keys() - {*known}:
@@ -265,18 +254,15 @@ def _keys_of(type_: str, given: dict[str, Any], at: Keys, faults: Faults) -> dic
     if made is None:
         return None
     keys = asdict(made)
-    _check_secrets(keys, at, faults)
-    _check_secrets(keys.get("credentials", {}), (*at, "credentials"), faults)
+    check_secrets(keys, at, faults)
+    check_secrets(keys.get("credentials", {}), (*at, "credentials"), faults)
     if isinstance(made, ForwardTable) and made.max_unit_bytes > made.max_body_bytes:
         found = f"{made.max_unit_bytes:,} is above max_body_bytes, which is {made.max_body_bytes:,}"
         faults.add((*at, "max_unit_bytes"), found)
+    if isinstance(made, BlobTable) and made.min_object_bytes and not made.max_delay_s:
+        found = "rows wait for a larger object for max_delay_s at most, which is 0; wanted: how long they may"
+        faults.add((*at, "min_object_bytes"), found)
     return keys
-
-
-def _check_secrets(keys: Mapping[str, Any], at: Keys, faults: Faults) -> None:
-    for key, value in keys.items():
-        if is_secret_name(key) and value is not None and not is_reference(value):
-            faults.add((*at, key), _SECRET)
 
 
 def _strange_names(sink: SinkConfig, datasets: Collection[str]) -> Iterator[tuple[str, str]]:

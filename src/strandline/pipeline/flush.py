@@ -14,6 +14,7 @@ from strandline.failpoint import reach
 from strandline.lake.landing import Found, Settle, Tables
 from strandline.ledger.spool import Pending, pending
 from strandline.ledger.tally import Tally
+from strandline.observe.span import span
 from strandline.persist import Conflict, ExpectSeq
 from strandline.persist.backend import Write
 from strandline.pipeline.lease import Lease, LeaseLost, held
@@ -129,7 +130,10 @@ def flush(
     job = Job(site, tables, dataset, settle)
     results: list[FlushResult] = []
     loads: list[LoadEnd] = []
-    with held(site.b, site.clock, f"flush/{dataset}", timeout_s=timeout_s) as lease:
+    with (
+        span("flush", dataset=dataset, reason=reason) as told,
+        held(site.b, site.clock, f"flush/{dataset}", timeout_s=timeout_s) as lease,
+    ):
         for result in _land_all(job, lease, until, reason, timeout_s):
             if isinstance(result, LoadEnd):
                 loads.append(result)
@@ -137,6 +141,7 @@ def flush(
             results.append(result)
             if tell is not None:
                 tell(result)
+        told.set(flushes=len(results), rows=sum(each.rows for each in results))
     if not job.schema().dedupe_on_flush:  # else that is done, and only under the lease
         loads += settle_loads(job)
     sweep_scratch(site, tables, dataset)
@@ -173,6 +178,15 @@ def _land_all(
 
 def _plan(job: Job, lease: Lease, until: Mapping[str, int], reason: Reason) -> FlushPlan | None:
     site, stream = job.site, flush_stream(job.dataset)
+    with span("plan", dataset=job.dataset) as told:
+        plan = _planned(site, stream, job, lease, until, reason)
+        told.set(number=None if plan is None else plan.number)
+        return plan
+
+
+def _planned(
+    site: Site, stream: str, job: Job, lease: Lease, until: Mapping[str, int], reason: Reason
+) -> FlushPlan | None:
     while True:
         event = site.b.last_seq(stream)
         choice = choose(site, job.dataset, until)

@@ -21,6 +21,9 @@ class Doomed:
     staged: tuple[int, ...]
     published: tuple[int, ...]
 
+    def __len__(self) -> int:
+        return len(self.staged) + len(self.published)
+
 
 def choose_expired(
     found: Sequence["KnownSnapshot"],
@@ -32,24 +35,29 @@ def choose_expired(
 ) -> Doomed:
     """Pure. `found` is oldest first. Nothing goes that an open plan may need: neither its own snapshots nor
     any that is newer than the plan. Nor does a published snapshot while some staged copy of its id stays:
-    once the id is forgotten, that copy could be published a second time."""
+    once the id is forgotten, that copy could be published a second time. What is no landing and hangs on no
+    branch or tag goes with age: a rewrite that was given up leaves it."""
     free = {each for each in found if oldest_open is None or each.at < oldest_open}
+    too_old = now - int(settings.max_snapshot_age_h * 3_600_000_000)
     staged = tuple(
         each.id
         for each in found
-        if each in free and not each.is_current and each.wap is not None and is_closed(each.wap)
+        if each in free
+        and not (each.is_current or each.is_named)
+        and (each.at < too_old if each.wap is None else is_closed(each.wap))
     )
     history = [each for each in found if each.is_current]
     copied = {each.wap for each in found if not each.is_current and each.id not in staged}
     removable = [
         each
         for each in history
-        if each in free and (each.wap is None or (is_closed(each.wap) and each.wap not in copied))
+        if each in free
+        and not each.is_named
+        and (each.wap is None or (is_closed(each.wap) and each.wap not in copied))
     ]
     # Down to well below the limit at once, so that not every flush has to expire.
     over = len(history) - settings.max_snapshots
     count = over + settings.max_snapshots // 5 if over > 0 else 0
-    too_old = now - int(settings.max_snapshot_age_h * 3_600_000_000)
     old = sum(each.at < too_old for each in history[: -settings.min_snapshots])
     most = len(history) - min(settings.min_snapshots, len(history))
     wanted = {each.id for each in history[: min(max(count, old), most)]}
@@ -69,26 +77,35 @@ def expire_snapshots(
     except LeaseHeld:
         return 0
     try:
-        # Looked at before the plans: a plan that is opened later has snapshots that are not among these.
-        found = snapshots()
-        numbers = site.standing.numbers(dataset)
-        plans = [open_plan(site.b, dataset, number, event) for number, event in numbers.open.items()]
-
-        def is_closed(wap: str) -> bool:
-            number = wap.removeprefix(f"{dataset}-").partition("-")[0]
-            return number.isdecimal() and int(number) <= numbers.last and int(number) not in numbers.open
-
-        doomed = choose_expired(
-            found,
-            settings,
-            now=site.clock.now_us(),
-            is_closed=is_closed,
-            oldest_open=min((plan.at for plan in plans), default=None),
-        )
-        if doomed.staged:
-            expire(doomed.staged)
-        if doomed.published:
-            expire(doomed.published)
-        return len(doomed.staged) + len(doomed.published)
+        doomed = expirable(site, dataset, settings, snapshots)
+        for ids in (doomed.staged, doomed.published):
+            if ids:
+                expire(ids)
+        return len(doomed)
     finally:
         lease.release()
+
+
+def expirable(
+    site: Site, dataset: str, settings: Compaction, snapshots: Callable[[], Sequence["KnownSnapshot"]]
+) -> Doomed:
+    """What may go now. To let it go takes the lease `maintain/<dataset>`."""
+    # Looked at before the plans: a plan that is opened later has snapshots that are not among these.
+    found = snapshots()
+    numbers = site.standing.numbers(dataset)
+    began = [open_plan(site.b, dataset, number, event).at for number, event in numbers.open.items()]
+    rewriting = site.standing.rewrites().of(dataset)
+    if rewriting.begun:  # whether it landed is told by its snapshot, which came after the one it began at
+        began += [each.at for each in found if each.id == rewriting.base]
+
+    def is_closed(wap: str) -> bool:
+        number = wap.removeprefix(f"{dataset}-").partition("-")[0]
+        return number.isdecimal() and int(number) <= numbers.last and int(number) not in numbers.open
+
+    return choose_expired(
+        found,
+        settings,
+        now=site.clock.now_us(),
+        is_closed=is_closed,
+        oldest_open=min(began, default=None),
+    )

@@ -13,6 +13,7 @@ from strandline.dataset import Dataset
 from strandline.errors import NotFoundError, OutcomeUnknown, StrandlineError, UnavailableError
 from strandline.failpoint import reach
 from strandline.lake.landing import Found, Published, Staged, Tables
+from strandline.observe.span import span
 from strandline.persist import Conflict, ExpectSeq
 from strandline.persist.backend import Write
 from strandline.pipeline.lease import Lease, LeaseLost
@@ -58,7 +59,8 @@ def publish(
     if found.published is None and _staged(found, version, old) is None:
         reach("land.stage")
         try:
-            stage()
+            with span("stage", dataset=name, number=plan.number):
+                stage()
         except StrandlineError:
             # Whoever took over while this process slept may have landed it, and removed what it is made of.
             if look(tables, name, plan.id).published is None:
@@ -75,7 +77,8 @@ def publish(
     lease.renew()
     reach("land.publish")
     try:
-        tables.publish(name, staged.snapshot)
+        with span("publish", dataset=name, number=plan.number):
+            tables.publish(name, staged.snapshot)
     except Exception as error:
         reach("land.refused")
         after = look(tables, name, plan.id).published
@@ -108,6 +111,11 @@ def _staged(found: Found, version: int, old: frozenset[int]) -> Staged | None:
 
 def record(site: Site, dataset: str, number: int, lease: Lease, writes: list[Write]) -> None:
     """Close a number under the lease's fence: `writes` in one transaction, once."""
+    with span("record", dataset=dataset, number=number):
+        _record(site, dataset, number, lease, writes)
+
+
+def _record(site: Site, dataset: str, number: int, lease: Lease, writes: list[Write]) -> None:
     stream = flush_stream(dataset)
     lost = 0
     for _ in range(_RECORD_TRIES):

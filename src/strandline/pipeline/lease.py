@@ -1,10 +1,13 @@
 """One holder a scope, across threads, processes and machines, and a fence that outlives it.
 
-    lease/<scope>   {"holder", "who", "fence", "until"}    gone when it is let go
+    lease/<scope>   {"holder", "who", "fence", "until", "place"}    gone when it is let go
     fence/<scope>   a number, one higher with each holder
 
 A control write rests on the fence (`lease.guard`): once another has taken over, it is a Conflict. What
 happens outside the store cannot carry the fence; there a late repeat is harmless by its id.
+
+A lease ends with its time, or at once where its holder is a process of this machine that has ended: a node
+that was killed takes up its work as soon as it is started again.
 """
 
 import os
@@ -21,6 +24,7 @@ from strandline.clock import Clock
 from strandline.errors import HeldError, UnavailableError
 from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import ABSENT, AtomicBackend, Conflict, Delete, ExpectKey, Put
+from strandline.pipeline.process_place import is_gone, place_of_this_process
 
 TTL_S: Final = 60
 RENEW_S: Final = 20
@@ -78,25 +82,29 @@ class Lease:
 def holder_of(b: AtomicBackend, clock: Clock, scope: str) -> str | None:
     """Who holds `scope` now, None if nobody does."""
     current = _kept(b, scope)
-    return current["who"] if current is not None and current["until"] > clock.now_us() else None
+    return current["who"] if current is not None and _is_on(current, clock) else None
 
 
 def take_lease(b: AtomicBackend, clock: Clock, scope: str) -> Lease:
     """Take `scope` now, or raise LeaseHeld with who holds it."""
-    holder = uuid.uuid4().hex
     while True:
         current = _kept(b, scope)
-        if current is not None and current["until"] > clock.now_us():
+        if current is not None and _is_on(current, clock):
             raise LeaseHeld(scope, current["who"], (current["until"] - clock.now_us()) / 1e6)
         fence = _kept_fence(b, scope)
         seen = [
             ExpectKey(_lease_key(scope), ABSENT if current is None else current),
             ExpectKey(_fence_key(scope), fence or ABSENT),
         ]
-        mine = fence + 1
+        holder, mine = uuid.uuid4().hex, fence + 1
         writes = [Put(_lease_key(scope), _value(holder, mine, clock)), Put(_fence_key(scope), mine)]
         if not isinstance(b.commit(seen, writes), Conflict):
             return Lease(b, clock, scope, holder, mine)
+
+
+def _is_on(lease: Mapping[str, Any], clock: Clock) -> bool:
+    place = lease.get("place", "")
+    return lease["until"] > clock.now_us() and not (isinstance(place, str) and is_gone(place))
 
 
 def _kept(b: AtomicBackend, scope: str) -> Any:
@@ -177,6 +185,7 @@ def _value(holder: str, fence: int, clock: Clock) -> dict[str, Any]:
         "who": f"{socket.gethostname()} pid {os.getpid()}",
         "fence": fence,
         "until": clock.now_us() + TTL_S * 1_000_000,
+        "place": place_of_this_process(),
     }
 
 

@@ -8,11 +8,11 @@ published and recorded as a flush is. Until it is landed or released no reader p
                                      request finds, and what its rows are compared by
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -26,6 +26,7 @@ from strandline.ledger.numbers import head_of
 from strandline.persist import ABSENT, Conflict, Event, ExpectKey, ExpectSeq, Put
 from strandline.persist.backend import Expectation, Write
 from strandline.pipeline.append import Busy, ExpectationUnmet, RequestIdReused
+from strandline.pipeline.archive import past_events
 from strandline.pipeline.lease import Lease, LeaseLost, held
 from strandline.pipeline.plan import (
     CLOSING,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SOURCES", "WAIT_S", "LoadReleased", "LoadResult", "LoadTables", "load", "settled_load"]
 
 WAIT_S: Final = 600
+Guard: TypeAlias = Callable[[FixedInput], Sequence[Expectation]]  # asked anew before each try to reserve
 MAX_SOURCES: Final = 100_000  # one transaction reserves the numbers of each, and one event names them
 _FIRST_WAIT_S: Final = 0.002
 _LONGEST_WAIT_S: Final = 0.25
@@ -107,7 +109,7 @@ class _Request:
     marker: Any
     source: str | None
     columns: str
-    expected: Sequence[Expectation]
+    expected: Sequence[Expectation] | Guard
     also: Sequence[Write]
 
 
@@ -120,7 +122,7 @@ def load(
     source: str | None = None,
     request_id: str | None = None,
     settle: Settle | None = None,
-    expected: Sequence[Expectation] = (),
+    expected: Sequence[Expectation] | Guard = (),
     also: Sequence[Write] = (),
 ) -> LoadResult:
     """Land the rows of `df`. A repeat under the same `request_id` finishes what the first left, and adds
@@ -129,7 +131,8 @@ def load(
 
     A crash before the reservation leaves a scratch table, which the next flush or load of the dataset drops;
     after it, they finish the load. `settle` is the hook of a flush that has to be finished first. `also` is
-    written with the reservation, if what is `expected` holds; else ExpectationUnmet.
+    written with the reservation, if what is `expected` holds; else ExpectationUnmet. A guard in its place
+    sees the fixed input, and gives what to expect anew each time that it did not hold; it raises to give up.
     """
     if site.is_strict:
         site.known(dataset)
@@ -306,7 +309,7 @@ class _Reservation:
         # The marker comes first: the conflict that tells of a lost answer is told before any other.
         had = self.request.marker
         expected: list[Expectation] = [ExpectKey(self.request.key, ABSENT if had is None else had)]
-        expected += [self.lease.guard, *([self.alone.guard] if self.alone else []), *self.request.expected]
+        expected += [self.lease.guard, *([self.alone.guard] if self.alone else []), *self._guards()]
         expected.append(ExpectSeq(stream, event))
         marker = _Marker(self.load, number, event + 1, sum(rows.values()), self.request.columns)
         writes: list[Write] = [*self.request.also, loading(dataset, plan)]
@@ -325,9 +328,15 @@ class _Reservation:
         for lease in (self.lease, self.alone):
             if lease is not None and conflict.name == lease.guard.key:
                 raise LeaseLost(lease.scope)
+        if callable(self.request.expected):
+            return  # it is asked again
         names = {each.key if isinstance(each, ExpectKey) else each.stream for each in self.request.expected}
         if conflict.name in names:
             raise ExpectationUnmet(conflict)
+
+    def _guards(self) -> Sequence[Expectation]:
+        given = self.request.expected
+        return given(self.fixed) if callable(given) else given
 
     def _give_up(self, conflict: Conflict | None, failure: UnavailableError | None, waited_s: float) -> None:
         if conflict is not None:
@@ -395,12 +404,9 @@ def _result_of(landed: Event, dataset: str) -> LoadResult:
 
 
 def _closing_event(job: Job, number: int, first: int) -> Event:
-    b, stream = job.site.b, flush_stream(job.dataset)
-    while page := list(b.read_range(stream, first, b.last_seq(stream), limit=8)):
-        for event in page:
-            if event.type in CLOSING and number_of(event) == number:
-                return event
-        first = page[-1].seq + 1
+    for event in past_events(job.site, flush_stream(job.dataset), first):
+        if event.type in CLOSING and number_of(event) == number:
+            return event
     raise UnavailableError(
         f"load {number} of {job.dataset!r} is open and held by another",
         hint="repeat the load when that has ended",

@@ -8,7 +8,8 @@ them.
     dropped      {entry, count, reason}
 
 The rows are NDJSON in the content store, a line {"row", "reason"} each; the event has the first reasons, for
-lists. (Of an event without a form each line is the row itself.) What JSON lacks is a mapping of one key:
+lists. (Of an event without a form each line is the row itself.) The first line has an "id" besides: a purge
+removes the bytes of an entry, so that no other may have the same. What JSON lacks is a mapping of one key:
 {"$bytes": base64}, {"$datetime": ISO}, {"$date": ISO}, {"$decimal": text}, {"$float": "nan"}, {"$int": text},
 {"$items": [[key, value], …]}, {"$deep": JSON as text} for what is nested too deep, and {"$repr": text} for
 what cannot be given back.
@@ -69,9 +70,14 @@ def quarantined(
     reasons: Sequence[str],
     source: str | None,
     at: int,
+    id_: str,
 ) -> Append:
-    """Store the rows and give the write that names them; until it is committed they are an orphan blob."""
-    lines = [_line(row, reason) for row, reason in zip(rows, reasons, strict=True)]
+    """Store the rows and give the write that names them; until it is committed they are an orphan blob. `id_`
+    is of this entry alone."""
+    lines = [
+        _line(row, reason, None if place else id_)
+        for place, (row, reason) in enumerate(zip(rows, reasons, strict=True))
+    ]
     ref = blob_store(content, b"".join(lines), MIME)
     first = list(reasons[:SHOWN_REASONS])
     data = {"rows": ref, "form": _FORM, "count": len(rows), "reasons": first, "source": source}
@@ -159,12 +165,13 @@ def refused_of(content: ContentStore, entry: QuarantineEntry) -> list[Refused]:
     ]
 
 
-def _line(row: Any, reason: str) -> bytes:
+def _line(row: Any, reason: str, id_: str | None = None) -> bytes:
     if isinstance(row, Mapping):
         row = {name: too_deep(value) if is_too_deep(value) else value for name, value in row.items()}
     elif is_too_deep(row):
         row = too_deep(row)
-    return orjson.dumps({"row": _tagged(row), "reason": reason}) + b"\n"
+    line = {"row": _tagged(row), "reason": reason} | ({} if id_ is None else {"id": id_})
+    return orjson.dumps(line) + b"\n"
 
 
 def _tagged(value: Any) -> Any:  # one return a kind

@@ -109,17 +109,18 @@ def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMark
             writes.append(
                 Append(stream, "raised", at, {"number": number, "reason": "the table has it"}, globally=True)
             )
-        seqs = {}
-        for source in _sources(site, dataset, marks):
+        seqs, reached = {}, _reached(site, dataset)
+        for source in _sources(site, dataset, marks, reached):
             strand, highest = Strand(dataset, source), marks.max_seq(source)
             head = head_of(site.b, strand)
             entries: list[Entry] = []
             if landed := _landed_unknown(site, lake, strand, highest):
                 # Pending when the backup was made, and landed since by a flush that it does not know.
                 entries.append(Flushed(marks.max_flush, tuple(landed), sum(map(len, landed)), 0, 0))
-            if head.hi < highest:
-                entries.append(Raised(head.hi, highest, "the table has them"))
-                seqs[source] = highest
+            if head.hi < (above := max(highest, reached.get(source, 0))):
+                reason = "the table has them" if above == highest else "a sink was further"
+                entries.append(Raised(head.hi, above, reason))
+                seqs[source] = above
             if entries:
                 expected.append(ExpectSeq(strand.ledger, head.event))
                 writes += [append_of(strand.ledger, entry, at) for entry in entries]
@@ -174,8 +175,21 @@ def _landed_unknown(site: Site, lake: LakeSettings, strand: Strand, highest: int
     return list(RangeSet.of(found).ranges)
 
 
-def _sources(site: Site, dataset: str, marks: TableMarks) -> list[str]:
-    known = set(site.standing.tallies(dataset))
+def _reached(site: Site, dataset: str) -> dict[str, int]:
+    """How far any sink is on each strand, with what it has under way: a number at or below it would be
+    taken for a row that has left."""
+    found: dict[str, int] = {}
+    lines = site.standing.lines()
+    for name in lines.instances():
+        for strand, line in lines.of(name).items():
+            if strand.dataset == dataset:
+                under_way = 0 if line.intent is None else line.intent.hi
+                found[strand.source] = max(found.get(strand.source, 0), line.mark, line.high, under_way)
+    return found
+
+
+def _sources(site: Site, dataset: str, marks: TableMarks, reached: Mapping[str, int]) -> list[str]:
+    known = {*site.standing.tallies(dataset), *reached}
     if not marks.source_buckets:
         known |= {str(source) for source in marks.max_seqs}
     return sorted(known)

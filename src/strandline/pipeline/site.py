@@ -10,7 +10,7 @@ from typing import Final
 
 from strandline.clock import Clock, SystemClock
 from strandline.content import ContentStore, open_content
-from strandline.dataset import Dataset
+from strandline.dataset import Dataset, Strand
 from strandline.ledger.numbers import Head
 from strandline.persist import AtomicBackend, kv_put_new, open_store
 from strandline.pipeline.config import Config
@@ -36,6 +36,8 @@ class Site:
     is_strict: bool = False  # refuse datasets that nobody declared
     random_hex: Callable[[], str] = lambda: f"{random.SystemRandom().getrandbits(128):032x}"
     heads: dict[str, Head] = field(default_factory=dict)  # where this process last saw each ledger
+    # by sink and strand: the first seq that is owed, and when that was numbered
+    firsts: dict[tuple[str, Strand], tuple[int, int]] = field(default_factory=dict)
     _schemas: dict[str, Recorded] = field(default_factory=dict)
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -2,7 +2,9 @@
 
 A process reads only what is new since it last looked. A fresh one starts at the kept snapshot `standing`,
 which is written anew whenever more events have come than it has strands, so keeping it costs O(1) an event.
-It is a cache: without it the same comes out of the whole order.
+It is a cache: without it the same comes out of the whole order, or, where old events were folded, out of the
+base that the fold has kept (`standing/base`) and what came since. The base is no cache: a version that keeps
+another shape of it must read the older one.
 """
 
 import threading
@@ -12,15 +14,19 @@ from contextlib import suppress
 from typing import Any, Final
 
 from strandline.dataset import Strand, decode_source
-from strandline.errors import EventCorrupt, NotStorable, UnavailableError
+from strandline.errors import EventCorrupt, HistoryGap, NotStorable, UnavailableError
+from strandline.ledger.counts import Counts
 from strandline.ledger.entry import ControlUnreadable, entry_of
 from strandline.ledger.lines import Lines
-from strandline.ledger.tally import Hold, Tally, with_entry
+from strandline.ledger.prunings import Prunings
+from strandline.ledger.rewrites import Rewrites
+from strandline.ledger.tally import Hold, Pruned, Tally, with_entry
 from strandline.persist import (
     AtomicBackend,
     Event,
     ProjectionState,
     global_events,
+    global_pos,
     snapshot_load,
     snapshot_save,
 )
@@ -28,12 +34,22 @@ from strandline.pipeline.plan import Numbers, with_event
 from strandline.ranges import RangeSet, pairs_of, ranges_of
 
 _SNAPSHOT: Final = "standing"
-_VERSION: Final = "3"
+_BASE: Final = "standing/base"
+_VERSION: Final = "6"
+_READABLE: Final = ("5", _VERSION)  # of a base: in 5 nothing is counted, so that counts begin where it ends
 _LEAST_EVENTS: Final = 2_000
 
 
 class KeptUnreadable(UserWarning):
     """The kept snapshot was damaged; nothing is lost, and the next one that is kept replaces it."""
+
+
+class _Gone(Exception):
+    """An event that has a place in the order and is not there."""
+
+    def __init__(self, stream: str, seq: int) -> None:
+        super().__init__(stream, seq)
+        self.stream, self.seq = stream, seq
 
 
 class Standing:
@@ -47,6 +63,9 @@ class Standing:
         self._numbers: dict[str, Numbers] = {}
         self._schemas: dict[str, int] = {}  # the newest event of dataset/<name>
         self._lines = Lines()
+        self._prunings = Prunings()
+        self._rewrites = Rewrites()
+        self._counts = Counts()
         self._position = 0
         self._kept = 0
         self._is_loaded = False
@@ -56,13 +75,30 @@ class Standing:
         with self._lock:
             if not self._is_loaded:
                 self._load()
-            for position, event in global_events(self._b, first=self._position + 1):
-                if self._until is not None and position > self._until:
-                    break
-                if not isinstance(event, Event):
-                    raise ControlUnreadable(event.stream, event.seq, "it is gone and nothing has folded it")
-                self._take(event)
-                self._position = position
+            try:
+                self._read_on()
+            except (_Gone, HistoryGap):
+                # Events were folded that this process had not seen: it begins anew at what the fold kept.
+                self._clear()
+                self._load()
+                self._read_on_at_last()
+
+    def _read_on_at_last(self) -> None:
+        try:
+            self._read_on()
+        except _Gone as gone:
+            raise ControlUnreadable(gone.stream, gone.seq, "it is gone and nothing has folded it") from gone
+
+    def _read_on(self) -> None:
+        if global_pos(self._b) <= self._position:
+            return  # nothing is new: what most looks find, at the price of one number
+        for position, event in global_events(self._b, first=self._position + 1):
+            if self._until is not None and position > self._until:
+                break
+            if not isinstance(event, Event):
+                raise _Gone(event.stream, event.seq)
+            self._take(event)
+            self._position = position
 
     def keep_if_due(self) -> None:
         """Called by writers, after what they came for is done: looking never writes."""
@@ -116,12 +152,31 @@ class Standing:
         self.catch_up()
         return self._lines
 
+    def prunings(self) -> Prunings:
+        """What retention and purge have done, by dataset. Do not keep it."""
+        self.catch_up()
+        return self._prunings
+
+    def rewrites(self) -> Rewrites:
+        """What compaction has done, by dataset. Do not keep it."""
+        self.catch_up()
+        return self._rewrites
+
+    def counts(self) -> Counts:
+        """What was ever done, in numbers that only grow. Do not keep it."""
+        self.catch_up()
+        return self._counts
+
     def position(self) -> int:
         return self._position
 
     # Folding
 
     def _take(self, event: Event) -> None:
+        self._fold(event)
+        self._counts.take(event)
+
+    def _fold(self, event: Event) -> None:
         kind, _, rest = event.stream.partition("/")
         if kind == "strand":
             dataset, _, source = rest.partition("/")
@@ -136,6 +191,10 @@ class Standing:
             self._schemas[rest] = event.seq
         elif kind == "sink":
             self._lines.take(event)
+        elif kind == "retention":
+            self._prunings.take(rest, event)
+        elif kind == "maintain":
+            self._rewrites.take(rest, event)
 
     def _set(self, dataset: str, source: str, tally: Tally) -> None:
         self._strands.setdefault(dataset, {})[source] = tally
@@ -151,20 +210,28 @@ class Standing:
     # The kept snapshot
 
     def _load(self) -> None:
+        _ = self._load_kept(_SNAPSHOT) or self._load_kept(_BASE)
+        self._is_loaded = True
+
+    def _load_kept(self, name: str) -> bool:
+        """Begin there, if it serves; whether it does."""
         try:
-            kept = snapshot_load(self._b, _SNAPSHOT, None)
+            kept = snapshot_load(self._b, name, None)
             is_after = self._until is not None and kept.seq > self._until
-            if kept.value is not None and kept.value["version"] == _VERSION and not is_after:
-                self._take_kept(kept)
+            versions = _READABLE if name == _BASE else (_VERSION,)
+            if kept.value is None or kept.value["version"] not in versions or is_after:
+                return False
+            self._take_kept(kept)
         except (EventCorrupt, AttributeError, KeyError, TypeError, ValueError) as error:
-            # Only a cache: the events say the same. Where they are gone catching up says so, and stops.
+            # The events say the same. Where they are gone catching up says so, and stops.
             warnings.warn(
-                f"the kept snapshot {_SNAPSHOT!r} cannot be read ({error!r:.200}); all events are read anew",
+                f"the kept snapshot {name!r} cannot be read ({error!r:.200}); all events are read anew",
                 KeptUnreadable,
                 stacklevel=2,
             )
             self._clear()
-        self._is_loaded = True
+            return False
+        return True
 
     def _take_kept(self, kept: ProjectionState) -> None:
         for dataset, source, *tally in kept.value["strands"]:
@@ -173,15 +240,19 @@ class Standing:
             self._numbers[dataset] = Numbers(last, dict(open_), flushed_at, has_landed)
         self._schemas = dict(kept.value["schemas"])
         self._lines.load(kept.value["sinks"])
+        self._prunings.load(kept.value["prunings"])
+        self._rewrites.load(kept.value["rewrites"])
+        self._counts.load(kept.value.get("counts", {}))
         self._position = self._kept = kept.seq
         self._pending_bytes = sum(each.pending_bytes for each in self._all_tallies())
 
     def _clear(self) -> None:
         self._strands, self._pending, self._numbers, self._schemas = {}, {}, {}, {}
-        self._lines = Lines()
+        self._lines, self._prunings, self._rewrites = Lines(), Prunings(), Rewrites()
+        self._counts = Counts()
         self._position = self._kept = self._pending_bytes = 0
 
-    def _keep(self) -> None:
+    def _keep(self, name: str = _SNAPSHOT) -> None:
         value = {
             "version": _VERSION,
             "strands": [
@@ -201,12 +272,26 @@ class Standing:
             ],
             "schemas": dict(self._schemas),
             "sinks": self._lines.data(),
+            "prunings": self._prunings.data(),
+            "rewrites": self._rewrites.data(),
+            "counts": self._counts.data(),
         }
-        snapshot_save(self._b, _SNAPSHOT, ProjectionState(value, self._position))
+        snapshot_save(self._b, name, ProjectionState(value, self._position))
 
     def _all_tallies(self) -> Iterator[Tally]:
         for strands in self._strands.values():
             yield from strands.values()
+
+
+def keep_base(b: AtomicBackend, until: int) -> Standing:
+    """Keep how everything stood at a position, so that no event up to it is needed to know; this is it.
+    NotStorable where that is too large for one value: then nothing may be folded."""
+    standing = Standing(b, until=until)
+    standing.catch_up()
+    # The newer of the two first: one that is behind the base could not read on from where it is.
+    for name in (_SNAPSHOT, _BASE):
+        standing._keep(name)  # noqa: SLF001  # of this room
+    return standing
 
 
 def _tally_data(tally: Tally) -> list[Any]:
@@ -219,12 +304,15 @@ def _tally_data(tally: Tally) -> list[Any]:
         [[each.segment, each.lo, each.hi, each.reason] for each in tally.holds],
         tally.changed_at,
         pairs_of(tally.empty.ranges),
+        tally.bare,
+        tally.removed_rows,
+        [list(each) for each in tally.pruned],
     ]
 
 
 def _tally(data: Iterable[Any]) -> Tally:
-    hi, settled, rows, bytes_, next_, holds, changed_at, empty = data
-    _check_integers(hi, rows, bytes_, next_, changed_at)
+    hi, settled, rows, bytes_, next_, holds, changed_at, empty, bare, removed_rows, pruned = data
+    _check_integers(hi, rows, bytes_, next_, changed_at, bare, removed_rows)
     return Tally(
         hi,
         RangeSet(ranges_of(settled)),
@@ -234,6 +322,9 @@ def _tally(data: Iterable[Any]) -> Tally:
         tuple(Hold(*each) for each in holds),
         changed_at,
         RangeSet(ranges_of(empty)),
+        bare,
+        removed_rows,
+        tuple(Pruned(*each) for each in pruned),
     )
 
 

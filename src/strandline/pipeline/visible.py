@@ -2,12 +2,35 @@
 bounds that tokens name, held to them."""
 
 from dataclasses import dataclass
+from typing import Final, Literal, get_args
 
 from strandline.dataset import Strand
+from strandline.errors import HeldError, UsageError
 from strandline.ledger.spool import pending
+from strandline.ledger.tally import Pruned, pruned_past
 from strandline.pipeline.site import Site
 from strandline.pipeline.token import read_token
 from strandline.ranges import Range
+
+OnPruned = Literal["error", "continue"]  # what a read does whose `since` is behind the front
+_ON_PRUNED: Final = get_args(OnPruned)
+
+
+class BehindFront(HeldError):
+    """Rows that follow a token were pruned: whoever goes on from it would not know.
+
+    `front` and `since` are seqs of a strand, or over all sources flush numbers; of `rows` the older ones are
+    counted together, so they are at most.
+    """
+
+    def __init__(self, dataset: str, source: str | None, *, since: int, front: int, rows: int) -> None:
+        where = repr(dataset) if source is None else f"{dataset!r}, source {source!r}"
+        unit = "flush" if source is None else "seq"
+        super().__init__(
+            f"dataset {where}: up to {rows:,} rows after {unit} {since:,} are pruned; the front is {front:,}",
+            hint='read on without them: `--on-pruned continue`, in Python on_pruned="continue"',
+        )
+        self.dataset, self.source, self.since, self.front, self.rows = dataset, source, since, front, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +94,44 @@ def visible(site: Site, dataset: str, source: str | None) -> int:
 
 
 def bounds(
-    site: Site, origin: str, dataset: str, source: str | None, since: str | None, until: str | None
+    site: Site,
+    origin: str,
+    dataset: str,
+    source: str | None,
+    since: str | None,
+    until: str | None,
+    on_pruned: OnPruned = "error",
 ) -> Bounds:
-    """What two tokens ask for, held to what is visible now."""
+    """What two tokens ask for, held to what is visible now. BehindFront where rows after `since` were pruned,
+    unless the caller goes on without them; a read without `since` is not behind anything."""
+    if on_pruned not in _ON_PRUNED:
+        raise UsageError(f"on_pruned is {on_pruned!r:.80}", hint="'error' or 'continue'")
     site.known(dataset)
     first = _place(origin, dataset, source, since) or 0
+    if since is not None and on_pruned == "error":
+        _check_front(site, dataset, source, first)
     most = visible(site, dataset, source)
     asked = _place(origin, dataset, source, until)
     last = most if asked is None else min(asked, most)
     return Bounds(source, first, last, is_clamped=asked is not None and asked > most)
+
+
+def _check_front(site: Site, dataset: str, source: str | None, since: int) -> None:
+    pruned: tuple[Pruned, ...]
+    if source is None:
+        pruning = site.standing.prunings().of(dataset)
+        pruned, front = pruning.pruned, pruning.front
+    else:
+        tally = site.standing.tally(Strand(dataset, source))
+        pruned, front = tally.pruned, tally.front
+    if since < front:
+        # A flush number says nothing of how many rows it landed: of a run all count that has any behind.
+        rows = (
+            sum(each.rows for each in pruned if each.hi > since)
+            if source is None
+            else pruned_past(pruned, since)
+        )
+        raise BehindFront(dataset, source, since=since, front=front, rows=rows)
 
 
 def _place(origin: str, dataset: str, source: str | None, token: str | None) -> int | None:
