@@ -1,17 +1,32 @@
-"""A simulated world in which nothing goes wrong by itself, for tests of delivery without Spark."""
+"""What tests of delivery stand on: a simulated world in which nothing goes wrong by itself, or the parts of a
+node on either Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from strandline.lake.settings import LakeSettings
 from strandline.pipeline.site import Site
+from tests.content.places import s3_endpoint
 from tests.delivery.destinations import Server
-from tests.pipeline.simulation import World
+from tests.delivery.rig import Rig
+from tests.pipeline.simulation import World, calm_world
+
+__all__ = ["s3_endpoint"]
+
+
+@pytest.fixture
+def rig(each_spark: SparkSession, each_spark_lake: LakeSettings, tmp_path: Path) -> Iterator[Rig]:
+    made = Rig(each_spark, each_spark_lake, tmp_path)
+    yield made
+    made.site.b.close()
 
 
 @pytest.fixture
 def world() -> World:
-    made = World(0)
-    made.is_calm = True
-    return made
+    return calm_world()
 
 
 @pytest.fixture

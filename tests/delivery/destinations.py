@@ -28,6 +28,9 @@ class TableCourier:
         self._world = world
         self.jobs = 0
 
+    def rows(self) -> list[TableRow]:
+        return self._world.table.rows
+
     def carry(
         self, sink: Sink, shipment: Shipment, parts: Sequence[Part], *, withhold: str | None
     ) -> Carried:
@@ -35,7 +38,7 @@ class TableCourier:
         self._world.effect("job")
         rows = [
             row
-            for row in self._world.table.rows
+            for row in self.rows()
             for part in parts
             if row.source == part.source and any(row.seq in each for each in part.ranges)
         ]
@@ -45,7 +48,7 @@ class TableCourier:
         return Carried(told, ScanCounters(1, 1, batch.nbytes, len(rows)))
 
     def fetch(self, dataset: Dataset, source: str, seqs: Range) -> pa.Table:
-        rows = [row for row in self._world.table.rows if row.source == source and row.seq in seqs]
+        rows = [row for row in self.rows() if row.source == source and row.seq in seqs]
         return pa.Table.from_batches([_batch(rows, None)])
 
     def check(self, dataset: Dataset, withhold: str) -> None:
@@ -53,7 +56,7 @@ class TableCourier:
             raise PolicyUnreadable(dataset.name, withhold, "it is no LIKE")
 
     def withheld(self, dataset: Dataset, source: str, ranges: Sequence[Range], withhold: str) -> list[Range]:
-        rows = [row for row in self._world.table.rows if row.source == source]
+        rows = [row for row in self.rows() if row.source == source]
         batch = _batch([row for row in rows if any(row.seq in each for each in ranges)], withhold)
         seqs = batch.filter(batch.column(WITHHELD)).column("_sl_seq").to_pylist()
         return list(RangeSet.of(Range(seq - 1, seq) for seq in seqs).ranges)
@@ -78,6 +81,12 @@ class Request:
     keys: Keys
 
 
+def arrive(world: World, late: list[Callable[[], object]]) -> None:
+    """Now and then what was on its way for long comes in, before whoever asks is answered."""
+    if late and world.chance(0.2):
+        late.pop(world.random.randrange(len(late)))()
+
+
 @dataclass(slots=True)
 class Server:
     """Keeps the set of ranges that it has stored, in the same step as their rows (L-SRV-2)."""
@@ -93,6 +102,7 @@ class Server:
     def post(self, unit: Unit, keys: Keys, lo: int, hi: int) -> Outcome:
         self.requests.append(Request(unit, keys))
         self.world.effect("post")
+        arrive(self.world, self.late)
         if self.answers and (said := self.answers.pop(0)) is not None:
             return _at(said, lo, hi)
         if self.world.chance(0.06):
@@ -181,6 +191,7 @@ class ServerSink(Sink):
 
     def holdings(self, shipment: Shipment, source: str, epoch: int) -> Holdings | None:
         self.server.world.effect("ranges")
+        arrive(self.server.world, self.server.late)
         if self.server.world.chance(0.05):
             raise StoreUnavailable("the server does not answer", hint="later")
         held = self.server.ranges.get((epoch, source), RangeSet())
@@ -197,6 +208,7 @@ class Bucket:
 
     def put(self, key: str, intent: str, keys: Keys) -> str:
         self.world.effect("put")
+        arrive(self.world, self.late)
         if self.world.chance(0.08):
             return "failed"
         if self.world.chance(0.02):

@@ -149,7 +149,8 @@ def settle(world: World, to: Destinations) -> None:
             for source in SOURCES:
                 line = site.standing.lines().line(terms.name, Strand(DATASET, source))
                 assert not line.withheld.ranges, f"{terms.name} still withholds {line.withheld}"
-                assert line.mark == site.standing.tally(Strand(DATASET, source)).visible_through
+                visible = site.standing.tally(Strand(DATASET, source)).visible_through
+                assert line.mark == visible, f"{terms.name} is at {line.mark}, and {visible} is visible"
 
     world.calmly(body)
 

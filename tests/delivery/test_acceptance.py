@@ -1,7 +1,6 @@
 """Delivery with real Spark and real Iceberg (L-ACC-1, L-ACC-2): exactly once, at a cost that follows the new
 rows, whatever retention and compaction do."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +11,12 @@ from pyspark.sql import SparkSession
 
 from strandline.delivery.owed import Terms
 from strandline.delivery.result import SyncResult
-from strandline.lake.settings import LakeSettings
-from strandline.ledger.line import event_of, sink_stream
 from strandline.node import Node
 from strandline.server.received import receive
 from strandline.sinks.blob import BlobSink
 from tests.delivery.rig import Rig, blob_rows, once
 from tests.pipeline.test_node import open_here
 from tests.server.receivers import ndjson, unit_of
-
-
-@pytest.fixture
-def rig(each_spark: SparkSession, each_spark_lake: LakeSettings, tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(each_spark, each_spark_lake, tmp_path)
-    yield made
-    made.site.b.close()
 
 
 @pytest.fixture
@@ -88,18 +78,12 @@ def test_exactly_once_across_compaction_and_deletes_with_an_intent_open(
     hold = rig.line().hold
     assert hold is not None
     assert hold.kind == "key_conflict"
-    _let_go(rig)
     result = rig.sync(archive, is_command=True)
 
     assert result.status == "exported"
     gone = set(range(71, 81))  # 81 to 90 had left before they were deleted
     assert blob_rows(tmp_path / "archive") == once([n for n in [*values, *more] if n not in gone])
     assert rig.line().mark == 130
-
-
-def _let_go(rig: Rig) -> None:
-    stream = sink_stream("centre", rig.dataset, "web-1")
-    rig.site.b.commit([], [event_of(stream, "resumed", 1, reason="the file is gone")])
 
 
 def test_the_cost_of_a_tick_does_not_grow_with_old_rows(rig: Rig, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Rows of one strand go to their tasks without a shuffle: whole units, in order, each row once (L-DRV-11)."""
 
+import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -8,11 +10,15 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
 
 from strandline.dataset import Dataset
-from strandline.lake.courier import runs_of
-from strandline.lake.settings import LakeSettings
+from strandline.delivery.desk import Sender
+from strandline.delivery.owed import Terms
+from strandline.delivery.result import SyncResult
+from strandline.delivery.verify import verify
+from strandline.errors import StrandlineError
+from strandline.lake.carrying import JobsCancelled
+from strandline.lake.courier import SparkCourier, runs_of
 from strandline.ranges import Range, RangeSet
 from strandline.secret import Secret
 from strandline.sinks.blob import BlobSink
@@ -20,14 +26,8 @@ from strandline.sinks.forward import ForwardSink
 from strandline.sinks.host import Part
 from strandline.sinks.sink import Limits
 from tests.delivery.rig import Rig
+from tests.delivery.wire import Pass, Wire, wire_to
 from tests.server.receivers import receiving
-
-
-@pytest.fixture
-def rig(each_spark: SparkSession, each_spark_lake: LakeSettings, tmp_path: Path) -> Iterator[Rig]:
-    made = Rig(each_spark, each_spark_lake, tmp_path)
-    yield made
-    made.site.b.close()
 
 
 def test_units_of_one_strand_are_written_side_by_side_each_in_order(rig: Rig, tmp_path: Path) -> None:
@@ -79,3 +79,88 @@ def test_a_strand_is_cut_at_units_so_that_every_task_has_some(
     assert all(RangeSet.of(runs).covers(each) for each in left)
     assert all(before.hi == after.lo for before, after in pairwise(runs))
     assert all((run.lo - since) % width == 0 == (run.hi - since) % width for run in runs)
+
+
+@pytest.fixture
+def stalled(rig: Rig, tmp_path: Path) -> "Iterator[tuple[Wire, ForwardSink, threading.Event]]":
+    """A receiver that does not answer until it is let go."""
+    (tmp_path / "centre").mkdir()
+    gate = threading.Event()
+    with (
+        receiving(tmp_path / "centre", datasets=(Dataset(rig.dataset),)) as receiver,
+        wire_to(receiver.url) as wire,
+    ):
+        token = Secret("file:token", tmp_path, receiver.token)
+        wire.judge = lambda _: Pass(gate=gate)
+        yield wire, ForwardSink(url=wire.url, token=token, max_unit_rows=5_000), gate
+        gate.set()
+
+
+def begun(rig: Rig, sink: ForwardSink, wire: Wire, requests: int) -> tuple[threading.Thread, list[object]]:
+    """A run in a thread of its own, that has so many requests under way; what it ends with."""
+    ended: list[object] = []
+
+    def run() -> None:
+        try:
+            ended.append(rig.sync(sink))
+        except StrandlineError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    until = time.monotonic() + 120
+    while wire.in_flight < requests:
+        assert thread.is_alive(), ended
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return thread, ended
+
+
+def test_a_job_that_is_cancelled_ends_at_once_and_its_intent_stays(
+    rig: Rig, stalled: "tuple[Wire, ForwardSink, threading.Event]"
+) -> None:
+    """L-DRV-9: a request in flight is cut off with its task, and is no failure; the next start asks first."""
+    wire, sink, gate = stalled
+    rig.land(12_000)
+    thread, ended = begun(rig, sink, wire, 1)
+
+    rig.courier.cancel()
+    thread.join(30)
+
+    assert [type(each) for each in ended] == [JobsCancelled]
+    line = rig.line()
+    assert (line.intent is not None, line.mark, line.trouble, line.hold) == (True, 0, None, None)
+    gate.set()
+    with pytest.raises(JobsCancelled):
+        rig.sync(sink)
+    rig.courier = SparkCourier(rig.spark, rig.lake)
+    assert rig.sync(sink).status == "exported"
+    (verdict,) = verify(
+        rig.site,
+        sink,
+        Terms("centre"),
+        Sender(rig.site.origin, "edge", lambda name: name),
+        dataset=rig.dataset,
+    )
+    assert (verdict.status, verdict.mark) == ("ok", 12_000)
+
+
+def test_a_request_that_hangs_keeps_no_process_from_ending(
+    rig: Rig, stalled: "tuple[Wire, ForwardSink, threading.Event]"
+) -> None:
+    """L-DRV-9: few rows are sent by the process itself, in threads that end with it."""
+    wire, sink, gate = stalled
+    rig.land(3, "web-1")
+    rig.land(3, "web-2")
+    before = set(threading.enumerate())
+    thread, ended = begun(rig, sink, wire, 2)
+
+    hosting = [
+        each for each in threading.enumerate() if each not in before and "process_request" not in each.name
+    ]
+    gate.set()
+    thread.join(30)
+
+    assert len(hosting) >= 3
+    assert all(each.daemon for each in hosting)
+    assert [each.status for each in ended if isinstance(each, SyncResult)] == ["exported"]

@@ -1,5 +1,9 @@
 """Dead letters after they were written: listed, sent once more, dropped."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from strandline.dataset import Strand
@@ -12,10 +16,10 @@ from strandline.delivery.policy import Rule
 from strandline.pipeline.append import append
 from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet
-from strandline.sinks.sink import Outcome
-from tests.delivery.destinations import Server, ServerSink
+from strandline.sinks.sink import Outcome, Unit
+from tests.delivery.destinations import Keys, Server, ServerSink
 from tests.delivery.test_run import keys, land, line, numbers, run
-from tests.pipeline.simulation import DATASET, World
+from tests.pipeline.simulation import DATASET, Process, World, calm_world
 
 TERMS = Terms("centre")
 SENDER = Sender("origin", "edge", lambda name: name)
@@ -153,3 +157,72 @@ def test_every_type_comes_back_from_a_letter(world: World, site: Site) -> None:
     again = ndjson_lines(dataset, batch, with_source=False, with_row_id=True)
     assert sorted(again.splitlines()) == sorted(body.splitlines())
     assert batch.column("_sl_seq").to_pylist() == [1, 2]
+
+
+# Killed at any step
+
+
+class Refusing(Server):
+    """Takes no unit that begins behind row 5, until it is told to."""
+
+    is_mild = False
+
+    def store(self, unit: Unit, keys: Keys, lo: int, hi: int) -> Outcome:
+        if lo == 5 and not self.is_mild:
+            return replace(BAD, lo=lo, hi=hi, requests=1)
+        return super().store(unit, keys, lo, hi)
+
+
+def is_killed(world: World, steps: int, body: Callable[[], object]) -> bool:
+    """Run it in a process that is killed after so many steps; False if it was over before."""
+
+    def act(_: Process) -> None:
+        body()
+
+    process = world.start("sender", act)
+    for _ in range(steps):
+        process.resume()
+        if process.is_done:
+            assert process.error is None
+            return False
+    world.kill(process)
+    assert process.error is None
+    world.now_us += 400_000_000  # its lease is over
+    return True
+
+
+def test_a_sender_killed_at_any_step_of_giving_rows_up_gives_them_up_once() -> None:
+    """L-FWD-14, L-ACC-3: no letter is lost or doubled, and its rows are kept before the line passes them."""
+    for steps in range(1, 200):
+        world = calm_world()
+        server = Refusing(world)
+        land(world.site(), world, 1, 12)
+        if not is_killed(world, steps, partial(run, world.site(), ServerSink(server))):
+            break
+        for _ in range(6):
+            run(world.site(), ServerSink(server))
+            world.now_us += 400_000_000
+        (letter,) = waiting(world.site())
+        assert (letter.lo, letter.hi, letter.rows) == (5, 10, 5)
+        assert len(body_of(world.site(), letter).splitlines()) == 5
+        assert keys(server) == [*numbers(1, 5), *numbers(11, 12)]
+    assert steps > 10
+
+
+def test_a_retry_killed_at_any_step_sends_a_letter_once() -> None:
+    """L-FWD-14, L-ACC-3, L-WM-10."""
+    for steps in range(1, 200):
+        world = calm_world()
+        server = Refusing(world)
+        land(world.site(), world, 1, 12)
+        run(world.site(), ServerSink(server))
+        (letter,) = waiting(world.site())
+        server.is_mild = True
+        again = partial(retry, world.site(), ServerSink(server), TERMS, SENDER, letter.id)
+        if not is_killed(world, steps, again):
+            break
+        if waiting(world.site()):
+            retry(world.site(), ServerSink(server), TERMS, SENDER, letter.id)
+        assert waiting(world.site()) == []
+        assert sorted(keys(server), key=int) == numbers(1, 12)
+    assert steps > 3

@@ -14,7 +14,7 @@ from msgspec.structs import replace as with_fields
 from strandline.clock import SystemClock
 from strandline.dataset import Strand
 from strandline.delivery import driver as driving
-from strandline.delivery.driver import Driver, Ended, Tick
+from strandline.delivery.driver import STOP_S, Driver, Ended, Tick
 from strandline.delivery.front import Deliveries
 from strandline.delivery.instance import DestinationChanged
 from strandline.delivery.result import SyncResult
@@ -286,6 +286,14 @@ def test_a_sink_that_another_process_delivers_is_skipped_counted_once_and_due_un
     assert bench.tick().runs == ()
 
 
+def only_centre_is_on(bench: Bench) -> None:
+    """The other run has ended: its mark moves a little before its thread does."""
+    until = time.monotonic() + TIMEOUT_S
+    while (on := bench.driver.wait(0.05)) != ["sink centre"] and time.monotonic() < until:
+        pass
+    assert on == ["sink centre"]
+
+
 def test_a_destination_that_hangs_delays_no_other(make: Make) -> None:
     """L-DRV-3."""
     bench = make(centre=MINUTE, archive=MINUTE)
@@ -294,15 +302,12 @@ def test_a_destination_that_hangs_delays_no_other(make: Make) -> None:
     bench.driver.tick()
     assert server.asked.wait(TIMEOUT_S)
     for count in (3, 6):
+        only_centre_is_on(bench)
         bench.later(60)
         bench.append(count + 1, count + 3)  # nor does it delay capture
         flush(bench.site, bench.world.table, DATASET)
-        tick = bench.driver.tick()
-        assert tick.runs == ("archive",)
-        until = time.monotonic() + TIMEOUT_S
-        while bench.mark("archive") < count + 3 and time.monotonic() < until:
-            bench.driver.wait(0.05)
-    assert bench.driver.wait(0) == ["sink centre"]
+        assert bench.driver.tick().runs == ("archive",)
+    only_centre_is_on(bench)
     assert keys(server_of(bench, "archive")) == numbers(1, 9)
     server.gate.set()
 
@@ -425,7 +430,7 @@ def test_a_flush_that_fails_is_tried_again_later_and_later(make: Make) -> None:
 # The end
 
 
-def test_a_stop_ends_a_wait_within_two_seconds_and_the_intent_stays(make: Make) -> None:
+def test_a_stop_ends_a_wait_and_the_intent_stays(make: Make) -> None:
     """L-DRV-9."""
     bench = make(centre=MINUTE)
     server_of(bench).answers = [Outcome(0, 0, "pace", wait_s=200.0)]
@@ -435,7 +440,7 @@ def test_a_stop_ends_a_wait_within_two_seconds_and_the_intent_stays(make: Make) 
     assert driver.wait(0.6) == ["sink centre"]  # it waits for the pause to be over
     before = time.monotonic()
     assert driver.stop() == []
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < 2 * STOP_S  # the bound, and as much for a machine that is busy
     assert driver.tick() == Tick()
     assert bench.site.standing.lines().line("centre", Strand(DATASET, "web-1")).intent is not None
 
@@ -451,3 +456,27 @@ def test_a_stop_does_not_wait_for_a_request_that_hangs(make: Make, monkeypatch: 
     assert bench.driver.stop() == ["sink centre"]
     server.gate.set()
     assert bench.driver.wait(TIMEOUT_S) == []
+
+
+def test_a_stop_cancels_what_does_not_end_by_itself_and_only_that(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L-DRV-9."""
+    monkeypatch.setattr(driving, "STOP_S", 0.2)
+    bench = make(centre=MINUTE)
+    server, cancelled = stall(bench), []
+
+    def cancel() -> None:
+        cancelled.append(True)
+        server.gate.set()
+
+    deliveries = Wired(bench.config, bench.site, lambda: bench.courier)
+    deliveries.wired = bench.sinks
+    idle, busy = (
+        Driver(bench.site, deliveries, bench._flush, bench.ended.append, cancel=cancel) for _ in range(2)
+    )
+    assert (idle.stop(), cancelled) == ([], [])
+    bench.land(1, 3)
+    busy.tick()
+    assert server.asked.wait(TIMEOUT_S)
+    assert (busy.stop(), cancelled) == ([], [True])

@@ -303,6 +303,32 @@ def test_withheld_rows_of_units_whose_answer_was_lost_are_remembered(
     assert sorted(keys(server), key=int) == numbers(1, 12)
 
 
+def test_an_intent_that_may_have_sent_withheld_rows_is_not_given_up(
+    world: World, site: Site, server: Server
+) -> None:
+    """F-46, L-WM-13: the next intent could not tell its rows from those that stayed here, and a release would
+    send them a second time."""
+    land(site, world, 1, 12)
+    run(site, ServerSink(server), rules=SECRET)  # of (10, 12] nothing was sent
+    rewind(site, ServerSink(server), TERMS, to=10, reason="again")
+    server.answers = [FAILS]
+    run(site, impatient(server))
+    unit = server.requests[-1]
+    server.store(unit.unit, unit.keys, unit.unit.lo, unit.unit.hi)
+
+    for act, to in ((rewind, 10), (skip, 12)):
+        with pytest.raises(IntentOpen) as caught:
+            act(site, ServerSink(server), TERMS, strands=[WEB], to=to, reason="x", abort_intent=True)
+        assert "--abort-intent" not in (caught.value.hint or "")
+
+    world.now_us += 400_000_000
+    run(site, ServerSink(server))
+    assert withheld(site) == [(0, 1), (9, 10)]
+    release(site, ServerSink(server), TERMS, ())
+    run(site, ServerSink(server))
+    assert sorted(keys(server), key=int) == numbers(1, 12)
+
+
 def test_a_rewind_forgets_nothing_of_what_was_withheld(world: World, site: Site, server: Server) -> None:
     """F-46, L-WM-13: the server has the ranges, so only the records tell which rows are not there."""
     land(site, world, 1, 12)

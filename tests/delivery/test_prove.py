@@ -125,6 +125,31 @@ def test_a_table_that_cannot_be_counted_leaves_it_unknown(world: World, site: Si
     assert found.unknown == "the table was not counted: unavailable: no Spark"
 
 
+def test_a_ledger_that_cannot_be_read_leaves_its_neighbours_unknown(world: World, site: Site) -> None:
+    """G-3: a flush counts what it left out for all strands at once, so rows may be missing unseen. What can
+    be told of a strand by itself still is."""
+    land(site, world, 1, 3, "web-1")
+    land(site, world, 4, 6, "web-2")
+    append(site, DATASET, [{"key": "7"}], source="web-3")
+    damaged = tampered(site, changing(LEDGER, "flushed", lambda _: {"nonsense": True}))
+    site.standing.catch_up()
+    damaged = replace(damaged, standing=site.standing)
+    without_rows(world, 2)
+    found = {each.source: each for each in proofs(world, damaged)}
+    assert {source: each.status for source, each in found.items()} == {
+        "web-1": "unknown",
+        "web-2": "unknown",
+        "web-3": "ok",
+    }
+    assert found["web-2"].unknown.startswith(
+        "rows that the table lacks were not looked for: the ledger of 'web-1'"
+    )
+    world.table.published[0].rows.append(TableRow("web-2", 9, 1, 1, "stray"))
+    found = {each.source: each for each in proofs(world, damaged)}
+    assert faults(found["web-1"]) == []
+    assert faults(found["web-2"]) == [("row_unexpected", 8, 9)]
+
+
 def test_rows_that_land_and_are_delivered_meanwhile_are_no_fault(
     world: World, site: Site, server: Server
 ) -> None:

@@ -1,11 +1,15 @@
 """A run of a sink, over the real store and a simulated table: what is owed, sent, recorded and left."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from strandline.dataset import Strand
 from strandline.delivery.desk import Sender
+from strandline.delivery.front import Deliveries
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
 from strandline.delivery.result import SyncResult
@@ -14,12 +18,17 @@ from strandline.ledger.entry import Entry, Raised, Released, Reserved, append_of
 from strandline.ledger.line import Line, sink_stream
 from strandline.persist import Append
 from strandline.pipeline.append import append
+from strandline.pipeline.config import FILE_NAME, load_config
 from strandline.pipeline.flush import flush
 from strandline.pipeline.lease import LeaseHeld, take_lease
 from strandline.pipeline.site import Site
-from strandline.sinks.sink import Outcome, Patience, Sink
-from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink, TableCourier
-from tests.pipeline.simulation import DATASET, TableRow, World
+from strandline.secret import Secret
+from strandline.sinks.blob import BlobSink
+from strandline.sinks.forward import ForwardSink
+from strandline.sinks.sink import Outcome, Patience, Sink, Unit
+from tests.delivery.destinations import Bucket, BucketSink, Keys, Server, ServerSink, TableCourier
+from tests.pipeline.simulation import DATASET, Killed, TableRow, World
+from tests.sinks.scripted import Asked, Reply, Scripted, scripted
 
 TERMS = Terms("centre")
 
@@ -57,7 +66,7 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 def test_what_is_new_is_delivered_in_order_and_then_nothing(world: World, site: Site, server: Server) -> None:
-    """L-WM-3, L-DRV-7, F-38."""
+    """L-WM-3, L-DRV-5, L-DRV-7, F-38."""
     land(site, world, 1, 12)
     result = run(site, ServerSink(server))
     assert (result.status, result.rows, result.units) == ("exported", 12, 3)
@@ -115,6 +124,31 @@ def test_after_a_failure_only_what_is_left_is_sent_again(world: World, site: Sit
     assert keys(server) == numbers(1, 250)
 
 
+class DyingServer(Server):
+    """Stores the 40th unit; whoever sent it dies before it has the answer."""
+
+    def store(self, unit: Unit, keys: Keys, lo: int, hi: int) -> Outcome:
+        outcome = super().store(unit, keys, lo, hi)
+        if len(self.requests) == 40:
+            raise Killed
+        return outcome
+
+
+def test_after_a_kill_only_what_is_not_there_is_sent_again(world: World, site: Site) -> None:
+    """F-11, L-WM-10: 50 units, killed at the 40th with nothing recorded; what is there is asked first."""
+    land(site, world, 1, 250)
+    server = DyingServer(world)
+    with pytest.raises(Killed):
+        run(site, ServerSink(server))
+    assert line(world.site()).mark == 0
+    world.now_us += 400_000_000  # its lease is over
+
+    assert run(world.site(), ServerSink(server)).status == "exported"
+
+    assert len(server.requests) == 50
+    assert keys(server) == numbers(1, 250)
+
+
 def test_back_off_outlives_the_process(world: World, site: Site, server: Server) -> None:
     """L-DRV-8, L-FWD-9, F-30: a pause of an hour is one request, however often it is tried."""
     land(site, world, 1, 3)
@@ -136,6 +170,64 @@ def test_a_short_pause_is_waited_for_in_the_run(world: World, site: Site, server
     assert run(site, ServerSink(server)).status == "exported"
     assert world.now_us - began >= 90_000_000
     assert len(server.requests) == 3
+
+
+@pytest.fixture
+def there() -> Iterator[Scripted]:
+    with scripted() as script:
+        yield script
+
+
+def has_nothing(asked: Asked) -> Reply:
+    """A receiver that has no range yet, and takes what comes."""
+    return Reply(200, {"strands": []}) if asked.method == "GET" else Reply(202)
+
+
+def with_an_open_intent(site: Site, world: World, there: Scripted, folder: Path) -> ForwardSink:
+    """Of which it is not known what has arrived: the next run asks first."""
+    (folder / "token").write_text("old")
+    sink = ForwardSink(url=there.url, token=Secret.read("file:token", folder), inline_wait_s=0)
+    land(site, world, 1, 3)
+    there.say(Reply(500))
+    assert run(site, sink).status == "failed"
+    world.now_us += 400_000_000
+    there.asked.clear()
+    return sink
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_pause_that_is_asked_for_in_answer_to_the_question_what_is_there_outlives_the_process(
+    world: World, site: Site, there: Scripted, tmp_path: Path, status: int
+) -> None:
+    """L-FWD-9, F-30: a pause of an hour is one request, on command too."""
+    sink = with_an_open_intent(site, world, there, tmp_path)
+    there.say(Reply(status, {"error": "busy"}, {"Retry-After": "3600"}))
+    for _ in range(10):
+        (trouble,) = run(world.site(), sink, is_command=True).troubles
+        assert trouble.kind == "ranges_unavailable"
+        world.now_us += 60_000_000
+    assert [each.method for each in there.asked] == ["GET"]
+    world.now_us += 3600_000_000
+    there.answer = has_nothing
+    assert run(world.site(), sink).status == "exported"
+    assert [each.method for each in there.asked] == ["GET", "GET", "POST"]
+
+
+def test_where_the_question_what_is_there_is_denied_it_is_asked_once_more_with_the_token_read_anew(
+    world: World, site: Site, there: Scripted, tmp_path: Path
+) -> None:
+    """L-FWD-8."""
+    sink = with_an_open_intent(site, world, there, tmp_path)
+    there.answer = lambda _: Reply(401)
+    (trouble,) = run(site, sink).troubles
+    assert (trouble.kind, len(there.asked)) == ("auth_failed", 2)
+    assert run(site, sink).status == "failed"
+    assert len(there.asked) == 2  # its back-off is kept
+    (tmp_path / "token").write_text("new")
+    there.answer = lambda asked: (
+        has_nothing(asked) if asked.headers["Authorization"] == "Bearer new" else Reply(401)
+    )
+    assert run(site, sink, is_command=True).status == "exported"
 
 
 def test_refused_rows_become_dead_letters_and_the_rest_flows(
@@ -166,6 +258,56 @@ def test_a_sink_that_holds_on_poison_stops_there(world: World, site: Site, serve
     assert run(site, sink).status == "held"
     assert len(server.requests) == 3
     assert run(site, sink, is_command=True).status == "exported"
+
+
+def test_once_a_foreign_object_is_moved_away_a_sync_on_command_delivers_what_it_was_in_the_way_of(
+    world: World, site: Site, tmp_path: Path
+) -> None:
+    """L-BLOB-5, L-BLOB-10: an object is created or not at all, so trying again overwrites nothing."""
+    archive = BlobSink("local", dir=str(tmp_path), encoder="jsonl", max_object_rows=3)
+    land(site, world, 1, 6)
+    foreign = tmp_path / DATASET / "source=web-1" / f"{3:020}-{6:020}.jsonl"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("something else\n")
+    for is_command in (False, True, False):
+        result = run(site, archive, is_command=is_command)
+        assert [each.kind for each in result.troubles] == ["key_conflict"]
+    assert foreign.read_text() == "something else\n"
+    foreign.rename(tmp_path / "moved away")
+    assert run(site, archive).status == "held"
+    assert run(site, archive, is_command=True).status == "exported"
+    assert (line(site).mark, line(site).hold) == (6, None)
+    assert [orjson.loads(each)["key"] for each in foreign.read_text().splitlines()] == numbers(4, 6)
+
+
+def test_a_sink_that_is_held_as_a_whole_is_tried_once_by_each_configuration_that_is_read(
+    world: World, site: Site, tmp_path: Path
+) -> None:
+    """L-BLOB-10: by a daemon that starts and by one that reloads; else it stays held."""
+    file, folder = tmp_path / FILE_NAME, tmp_path / "archive"
+    file.write_text('version = 1\n[sinks.archive]\ntype = "blob"\ndestination = "local"\ndir = "archive"\n')
+    folder.write_text("a file where a folder belongs")
+
+    courier = TableCourier(world)
+
+    def started() -> Deliveries:
+        return Deliveries(load_config(file), world.site(), lambda: courier)
+
+    def by_schedule(deliveries: Deliveries) -> tuple[str, str]:
+        world.now_us += 60_000_000
+        result = deliveries.sync("archive", is_command=False)
+        return result.status, result.troubles[0].kind if result.troubles else ""
+
+    land(site, world, 1, 3)
+    for tries in (1, 2):
+        deliveries = started()
+        assert by_schedule(deliveries) == ("failed", "bucket_missing")
+        assert by_schedule(deliveries) == ("held", "bucket_missing")
+        assert courier.jobs == tries
+    folder.unlink()
+    assert by_schedule(deliveries) == ("held", "bucket_missing")
+    assert by_schedule(started()) == ("exported", "")
+    assert line(site, instance="archive").mark == 3
 
 
 def test_strands_fail_independently(world: World, site: Site, server: Server) -> None:
@@ -320,7 +462,7 @@ def test_withheld_rows_are_passed_and_remembered(world: World, site: Site, serve
 def test_what_is_kept_of_the_fold_is_what_the_whole_order_says(
     world: World, site: Site, server: Server
 ) -> None:
-    """L-CTL-6: a fresh process starts from the kept snapshot and knows the same."""
+    """L-WM-1, L-CTL-6: a fresh process starts from the kept snapshot and knows the same."""
     land(site, world, 1, 12)
     server.answers = [None, Outcome(0, 0, "failed", kind="timeout")]
     run(site, ServerSink(server, patient=Patience(inline_wait_s=0)), rules=(Rule(("*",), "key LIKE '1%'"),))

@@ -1,5 +1,6 @@
 """Delivery under everything that can go wrong at once, by seed; and proof that the simulation can fail."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from strandline.sinks.host import Part
 from tests.delivery.simulated import Destinations, simulate
 
 QUICK, SLOW = 150, 10_000
-_GROUP = 25
+_GROUP, _SHARE = 25, 500
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, _GROUP))
@@ -26,10 +27,11 @@ def test_each_row_arrives_once(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(QUICK, SLOW, 10 * _GROUP))
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("first", range(QUICK, QUICK + SLOW, _SHARE))
 def test_each_row_arrives_once_in_thousands_of_runs(first: int) -> None:
     """G-1, L-ACC-4."""
-    _run(range(first, min(first + 10 * _GROUP, SLOW)))
+    _run(range(first, first + _SHARE))
 
 
 def _run(seeds: range) -> None:
@@ -46,11 +48,13 @@ def _forgets_ranges(to: Destinations) -> None:
 
 
 def _caught(change: Callable[[Destinations], None] = lambda _: None) -> bool:
+    """By what is at the destinations, or still owed to them: not by some assertion on the way."""
     for seed in range(60):
         try:
             simulate(seed, change=change)
-        except AssertionError:
-            return True
+        except AssertionError as error:
+            if re.search(r"the (server|bucket) has|objects|still owed|still withholds|visible", str(error)):
+                return True
     return False
 
 

@@ -333,7 +333,7 @@ def test_a_forgotten_sink_begins_a_new_account(world: World, site: Site) -> None
     site.b.commit([], [Append("sink/centre", "forgotten", world.now_us, data, globally=True)])
     server.ranges.clear()
     line = site.standing.lines().line("centre", Strand(DATASET, "web-1"))
-    assert account_of(site.b, "centre", Strand(DATASET, "web-1"), line, 1).epochs == {}
+    assert account_of(site, "centre", Strand(DATASET, "web-1"), line, 1).epochs == {}
     run(site, ServerSink(server))
     verdict = found(site, ServerSink(server))
     assert (verdict.status, verdict.epochs, verdict.mark) == ("ok", (1,), 5)

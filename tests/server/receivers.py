@@ -1,10 +1,12 @@
 """A receiver on loopback, in this process, and a sender that says what it is told to."""
 
+import asyncio
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,12 +21,13 @@ from strandline.pipeline.config_sections import Server, Spool
 from strandline.pipeline.site import Site
 from strandline.ranges import Range
 from strandline.server.receiver import Receiver
-from strandline.server.run import _Server, listen, server_config, url_of
+from strandline.server.run import GRACE_S, _Server, listen, server_config, url_of
 from strandline.server.tokens import Gate, new_token
 from strandline.unit import INGEST, MIME, RANGES, Unit, unit_headers
 from tests.pipeline.sites import StillClock, make_site
 
 ORIGIN = "0123456789abcdef" * 2
+TICK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,28 @@ class Sender:
         return self.ask("GET", f"{RANGES}/{origin}{query}", None, {"Authorization": f"Bearer {self.token}"})
 
 
+class PromptServer(_Server):
+    """The server of a test: it ends once it is told to. Its parent takes two tenths of a second."""
+
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks += 1
+            await asyncio.sleep(TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110  # nobody tells
+                    await asyncio.sleep(TICK_S)
+        for task in self.server_state.tasks:
+            task.cancel()
+
+
 def ndjson(rows: Sequence[Any]) -> bytes:
     return b"".join(each if isinstance(each, bytes) else orjson.dumps(each) + b"\n" for each in rows)
 
@@ -115,7 +140,7 @@ def receiving(
     app = Receiver(site, Gate(opened, configured), settings or Server(), **options)
     _, token = new_token(opened, "test", at=0)
     listening = listen("127.0.0.1", 0)
-    server = _Server(server_config(app))
+    server = PromptServer(server_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

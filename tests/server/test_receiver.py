@@ -8,6 +8,7 @@ import time
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +27,8 @@ from strandline.server import run as server_run
 from strandline.server.tokens import new_token, revoke
 from strandline.unit import HEADERS, INGEST, NODE, RANGE, ROWS, SCHEMA, SHA256, SOURCE, UNIT_ID
 from tests.pipeline.sites import StillClock, spooled_rows
-from tests.server.receivers import ORIGIN, Sender, ndjson, receiving, unit_of
+from tests.server.hosts import read_message
+from tests.server.receivers import ORIGIN, Answer, Sender, ndjson, receiving, unit_of
 
 ROWS_OF = [{"n": 1}, {"n": 2}, {"n": 3}]
 
@@ -646,15 +648,16 @@ def test_a_body_may_come_in_chunks(here: Sender) -> None:
     assert here.send(ROWS_OF, body=pieces).status == 202  # type: ignore[arg-type]  # sent in chunks
 
 
-def test_a_body_that_ends_early_stores_nothing(here: Sender) -> None:
+def test_a_body_that_ends_early_stores_nothing(here: Sender) -> None:  # L-SRV-6
     whole = ndjson(ROWS_OF)
     head = request_head(here, whole, length=len(whole))
     with connected(here) as connection:
         connection.sendall(head + whole[:-3])
         connection.shutdown(socket.SHUT_WR)
-        connection.recv(65536)
+        assert until_closed(connection) == b""  # whoever sent it is gone
 
-    assert here.send(ROWS_OF).status == 202
+    assert no_row(here)
+    assert here.send(ROWS_OF).body == {"stored": 3, "duplicate": False}
     assert stored(here) == ROWS_OF
 
 
@@ -695,24 +698,72 @@ def test_a_body_that_drips_is_not_waited_for(tmp_path: Path) -> None:
             raise AssertionError("it is waited for")
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+STARTS = (b"", b"POST /v1/ingest/logs HT", b"POST /v1/ingest/logs HTTP/1.1\r\nHost: x\r\nA: b")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_head_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:  # L-SRV-6
     monkeypatch.setattr(server_run.PatientProtocol, "patience_s", 0.3)
-    with receiving(tmp_path) as here:
-        for start in (b"", b"POST /v1/ingest/logs HT", b"POST /v1/ingest/logs HTTP/1.1\r\nHost: x\r\nA: b"):
-            assert raw(here, start) == b""
+    with receiving(tmp_path) as here, connected(here) as connection:
+        connection.sendall(start)
+        assert until_closed(connection) == b""
 
 
-def test_a_head_that_is_too_long_is_refused(here: Sender) -> None:
+def test_heads_that_do_not_come_delay_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-SRV-6
+    monkeypatch.setattr(server_run.PatientProtocol, "patience_s", 600)
+    with receiving(tmp_path) as here, ExitStack() as stack:
+        slow = [stack.enter_context(connected(here)) for _ in range(60)]
+        for connection, start in zip(slow, STARTS * 20, strict=True):
+            connection.sendall(start)
+
+        assert here.send(ROWS_OF).status == 202
+        for connection in slow:  # they are still waited for
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
+
+
+def test_a_connection_too_many_is_told_when_to_come_back(
+    here: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-SRV-6, L-SRV-7
+    monkeypatch.setattr(server_run.PatientProtocol, "max_connections", 3)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(connected(here))
+        refused = asked_until(here, 503)
+    assert refused.body["error"] == "crowded"
+    assert int(refused.headers["Retry-After"]) > 0
+    assert refused.headers["Connection"] == "close"
+
+    asked_until(here, 200)  # once the others have left
+
+
+def asked_until(here: Sender, status: int) -> Answer:
+    """The first answer with it: that a connection came or went the server learns a moment later."""
+    for _ in range(200):
+        if (found := here.ask("GET", "/healthz")).status == status:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"it never answered {status}")
+
+
+def test_a_head_that_is_too_long_is_refused(here: Sender) -> None:  # L-SRV-6
     answer = here.ask("GET", "/healthz", None, {"X-Large": "x" * 100_000})
     assert answer.status == 200
-    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Huge: " + b"x" * 1024 * 1024
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Huge: "
 
     with connected(here) as connection:
-        try:
-            connection.sendall(head)
-            assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
-        except ConnectionError:
-            pass  # it stopped reading
+        # No more than it reads before it gives up: what nobody reads would take the answer away.
+        connection.sendall(head + b"x" * (256 * 1024 + 1 - len(head)))
+        refused = until_closed(connection)
+
+    assert refused.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nConnection: close\r\n" in refused
+    assert here.ask("GET", "/healthz").status == 200
 
 
 def test_a_schema_of_thousands_of_columns_fits_the_head(here: Sender) -> None:  # L-FWD-3
@@ -761,7 +812,7 @@ def test_bodies_beyond_what_memory_is_for_are_not_held(tmp_path: Path) -> None:
         waiting = [connected(here) for _ in range(4)]
         for n, each in enumerate(waiting):
             each.sendall(request_head(here, b"", length=999, lo=1000 + n) + b"x" * 998)
-        wait_for(lambda: here.app._held >= 3992)
+        wait_for(lambda: here.app._intake._held >= 3992)
 
         answer = here.send([{"n": "x" * 500}])
 
@@ -769,7 +820,7 @@ def test_bodies_beyond_what_memory_is_for_are_not_held(tmp_path: Path) -> None:
         assert int(answer.headers["Retry-After"]) > 0
         for each in waiting:
             each.close()
-        wait_for(lambda: here.app._held == 0)
+        wait_for(lambda: here.app._intake._held == 0)
         assert here.send(ROWS_OF).status == 202
 
 
@@ -821,6 +872,7 @@ def test_the_description_names_what_is_served(here: Sender) -> None:
 
     assert found["openapi"].startswith("3.1")
     assert {*found["paths"]} == {
+        "/v1/append/{dataset}",
         "/v1/ingest/{signal}",
         "/v1/ranges/{origin}",
         "/healthz",
@@ -840,10 +892,15 @@ def connected(here: Sender) -> socket.socket:
 
 
 def raw(here: Sender, request: bytes) -> bytes:
-    """All that comes back until the other side closes, or has answered."""
+    """The answer; empty where the other side closes without one."""
     with connected(here) as connection:
         connection.sendall(request)
-        return connection.recv(65536)
+        return read_message(connection)
+
+
+def until_closed(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes; TimeoutError if it does not."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
 def request_head(here: Sender, body: bytes, *, length: int, lo: int = 0) -> bytes:

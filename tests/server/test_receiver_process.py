@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from strandline import server
+from strandline.cli import cli
 from strandline.pipeline.config import load_config
 from strandline.pipeline.site import open_site
 from strandline.unit import INGEST, MIME, unit_headers
@@ -29,6 +31,7 @@ from tests.pipeline.sites import spooled_rows
 from tests.server.hosts import wait_for_line
 from tests.server.receivers import ndjson, unit_of
 
+APPEND_STEP = "append.answer"
 RECEIVE_STEPS = ("receive.judged", "receive.commit", "receive.committed", "receive.answer")
 INNER_STEPS = (
     "append.judged",
@@ -44,8 +47,8 @@ INNER_STEPS = (
 
 
 def strandline(home: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "strandline", *words, "--home", str(home)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(cli, [*words, "--home", str(home)])
+    assert done.exit_code == 0, done.stderr
     return done.stdout
 
 
@@ -145,11 +148,44 @@ def test_a_receiver_killed_inside_its_append_stores_each_row_once(home: Path) ->
     check_killed_at(home, INNER_STEPS)
 
 
+def test_an_append_whose_answer_is_lost_with_the_process_is_stored_once(home: Path) -> None:
+    """L-SPOOL-3, L-SPOOL-5, L-ACC-3: the producer sends it again under its key."""
+    token = strandline(home, "server", "token", "new", "test").strip()
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/json",
+        "Idempotency-Key": "1",
+    }
+
+    def post(address: tuple[str, int]) -> tuple[int, bool] | None:
+        connection = http.client.HTTPConnection(*address, timeout=60)
+        try:
+            connection.request("POST", "/v1/append/logs?source=api-1", b'[{"n":1}]', headers)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())["is_repeat"]
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+
+    with ReceiverProcess(home, failpoint=APPEND_STEP) as receiver:
+        assert post(receiver.address) is None
+        assert receiver.process.wait(60) == -signal.SIGKILL
+    with ReceiverProcess(home) as receiver:
+        assert post(receiver.address) == (200, True)
+        assert receiver.end() == (0, "")
+    site = open_site(load_config(home / "strandline.toml"))
+    try:
+        assert [row for _, row in spooled_rows(site, "logs", "api-1")] == [{"n": 1}]
+    finally:
+        site.b.close()
+
+
 def test_every_step_of_the_receiver_is_killed_at_here() -> None:  # L-ACC-3
     rooms = Path(server.__path__[0]).glob("*.py")
     named = re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms))
 
-    assert sorted(named) == sorted(RECEIVE_STEPS)
+    assert sorted(named) == sorted([*RECEIVE_STEPS, APPEND_STEP])
 
 
 def test_a_receiver_that_is_told_to_end_answers_what_is_under_way(home: Path) -> None:

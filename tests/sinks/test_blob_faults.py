@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from strandline import objects
 from strandline.errors import StrandlineError, UnavailableError
 from strandline.sinks.aws_profile import CredentialsMissing, profile_options
-from strandline.sinks.blob import BlobSink
+from strandline.sinks.blob import BlobSink, put_s
 from strandline.sinks.blob_encode import EncodeFailed
 from strandline.sinks.blob_faults import outcome_of
 from strandline.sinks.sink import Limits, Outcome, Unit
@@ -119,7 +120,9 @@ def shape(outcome: Outcome) -> tuple[str, str, str]:
         ((503, error("SlowDown")), ("failed", "throttled", "strand")),
         ((429, b""), ("failed", "throttled", "strand")),
         ((500, error("InternalError")), ("failed", "put_failed", "strand")),
-        ((400, error("EntityTooLarge")), ("failed", "put_failed", "strand")),
+        ((400, error("EntityTooLarge")), ("held", "object_too_large", "strand")),
+        ((413, error("RequestBodyTooLarge")), ("held", "object_too_large", "strand")),
+        ((413, b""), ("held", "object_too_large", "strand")),
     ],
 )
 def test_an_answer_of_a_bucket_has_its_kind(
@@ -131,6 +134,35 @@ def test_an_answer_of_a_bucket_has_its_kind(
     assert shape(told) == shape_of_it
     for secret in KEYS.values():
         assert secret not in told.text
+
+
+def test_an_object_that_no_bucket_takes_is_not_sent_and_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # L-BLOB-10
+    monkeypatch.setattr(objects, "MAX_STREAM_BYTES", 100)
+    with bucket(PUT=(200, b""), GET=LISTING) as found:
+        told = send(sink_at(found.endpoint))
+
+    assert shape(told) == ("held", "object_too_large", "strand")
+    assert "a bucket takes 100 in one request; make max_object_bytes" in told.text
+    assert "PUT" not in [method for method, _, _ in found.seen]
+
+
+def test_an_object_is_created_by_one_request_however_large_it_is() -> None:  # L-BLOB-5, L-BLOB-7
+    data = bytes(3 * objects.PART_BYTES)
+    with bucket(PUT=(200, b""), POST=(500, b"")) as found:
+        place = objects.BucketObjects("s3://b", endpoint=found.endpoint, region="us-east-1", **KEYS)
+        assert place.create_whole("large", memoryview(data), {"intent": "i"})
+
+    [(method, headers, body)] = found.seen
+    assert (method, headers["if-none-match"], body) == ("PUT", "*", data)
+    assert headers["x-amz-meta-intent"] == "i"
+
+
+def test_a_larger_object_may_take_longer() -> None:  # L-BLOB-7
+    sink = BlobSink("s3", bucket="b")
+    assert put_s(sink) == put_s(replace(sink, max_object_bytes=1)) == 600
+    assert put_s(replace(sink, max_object_bytes=1024**3)) == 2 * 2048
 
 
 def test_a_missing_bucket_is_told_before_rows_are_encoded(s3_endpoint: str) -> None:  # L-BLOB-10

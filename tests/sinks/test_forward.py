@@ -17,11 +17,11 @@ from strandline.dataset import Column, Dataset
 from strandline.errors import UnavailableError, UsageError
 from strandline.ranges import Range, RangeSet
 from strandline.secret import Secret, SecretMissing
-from strandline.sinks.forward import ForwardSink, RangesUnavailable, configure
+from strandline.sinks.forward import ForwardSink, configure
 from strandline.sinks.forward_http import retry_after_s
 from strandline.sinks.host import Told, deliver
 from strandline.sinks.registry import SinkOptions
-from strandline.sinks.sink import Limits, Outcome, Stored
+from strandline.sinks.sink import Limits, Outcome, RangesUnavailable, Stored
 from strandline.unit import Unit as Head
 from tests.sinks.scripted import Asked, Reply, Scripted, scripted
 from tests.sinks.shipping import DATASET, SHIPMENT, batch, batches, part, ship

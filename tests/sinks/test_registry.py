@@ -59,7 +59,7 @@ def test_a_kind_that_ships_is_made_from_its_keys(tmp_path: Path) -> None:  # L-C
     blob = make_sink("blob", SinkOptions("b", {"destination": "local", "dir": "out"}, tmp_path))
 
     assert forward == ForwardSink(url="https://x.example", parallel=2)
-    assert blob == BlobSink("local", dir=str(tmp_path / "out"))
+    assert blob == BlobSink("local", dir=str(tmp_path / "out"), home=str(tmp_path))
 
 
 def test_the_credentials_of_a_bucket_are_looked_up(tmp_path: Path) -> None:  # L-CFG-1

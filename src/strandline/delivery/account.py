@@ -6,18 +6,17 @@ claim, so that one can be held against the other, and both against the destinati
     crossed   where the line went          receipts, known, void, letters, passed   what lets it go there
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from strandline.dataset import Strand
-from strandline.errors import HistoryGap
 from strandline.ledger.entry import ControlUnreadable
 from strandline.ledger.line import Intent, Line, Receipt, sink_stream, with_event
-from strandline.persist import AtomicBackend, Event
+from strandline.persist import Event
+from strandline.pipeline.archive import past_events
+from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet, ranges_of
 
-_PAGE: Final = 256
 _MOVES: Final = ("delivered", "lettered", "passed")
 
 
@@ -97,29 +96,20 @@ class Account:
     epochs: dict[int, Epoch]
 
 
-def account_of(b: AtomicBackend, instance: str, strand: Strand, line: Line, first_epoch: int = 0) -> Account:
-    """Read from its first event. `line` is what the global order gives, `first_epoch` that of the instance.
+def account_of(site: Site, instance: str, strand: Strand, line: Line, first_epoch: int = 0) -> Account:
+    """Read from its first event, which may be in the archive. `line` is what the global order gives,
+    `first_epoch` that of the instance.
 
     Raises ControlUnreadable for an event that cannot be understood, HistoryGap where the stream was cut.
     """
     stream = sink_stream(instance, strand.dataset, strand.source)
     folding = _Folding(first_epoch)
-    for event in stream_events(b, stream):
+    for event in past_events(site, stream):
         try:
             folding.take(event)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ControlUnreadable(stream, event.seq, str(error)) from error
     return folding.account(line.epoch)
-
-
-def stream_events(b: AtomicBackend, stream: str) -> Iterator[Event]:
-    """All events of a stream, by pages; HistoryGap where its beginning is gone."""
-    if gone := b.truncated_through(stream):
-        raise HistoryGap(stream, prior_seq=0, truncated_through=gone)
-    first, last = 1, b.last_seq(stream)
-    while first <= last and (page := list(b.read_range(stream, first, last, limit=_PAGE))):
-        yield from page
-        first = page[-1].seq + 1
 
 
 class _Folding:

@@ -98,8 +98,8 @@ def retry(site: Site, sink: Sink, terms: Terms, sender: Sender, id_: str) -> Ret
 
 
 def drop(site: Site, id_: str, *, reason: str) -> Letter:
-    """Give the rows of a dead letter up for this sink. They stay in the table, and the body as long as the
-    event does."""
+    """Give the rows of a dead letter up for this sink. They stay in the table; the body goes with the next
+    sweep."""
     instance, _, _ = id_.partition("/")
     with held(site.b, site.clock, f"sink/{instance}", timeout_s=WAIT_S) as lease:
         letter = letter_named(site, id_)

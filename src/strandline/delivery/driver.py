@@ -64,12 +64,20 @@ class Driver:
 
     `flush` lands what is pending of a dataset, and raises LeaseHeld soon where another process does. `tell`
     is called with all that ends, in the thread of what ended; LeaseHeld once each time that a sink was due.
+    `cancel` ends the Spark jobs of runs (`Node.cancel_jobs`).
     """
 
     def __init__(
-        self, site: Site, deliveries: Deliveries, flush: Flush, tell: Callable[[Ended], None]
+        self,
+        site: Site,
+        deliveries: Deliveries,
+        flush: Flush,
+        tell: Callable[[Ended], None],
+        *,
+        cancel: Callable[[], None] = lambda: None,
     ) -> None:
         self._site, self._deliveries, self._flush, self._tell = site, deliveries, flush, tell
+        self._cancel = cancel
         self._crons = {name: deliveries.cron(name) for name in deliveries.names()}
         self._last: dict[str, int] = {}  # when the last run of a sink began
         self._counted: dict[str, int] = {}  # up to when skipped runs of a sink are counted
@@ -101,9 +109,13 @@ class Driver:
         return sorted(thread.name for thread in self._jobs.values() if thread.is_alive())
 
     def stop(self) -> list[str]:
-        """Begin nothing more, end every wait, and tell what is still under way after STOP_S: a request or a
-        Spark job. It ends with the process, and its open intent or plan is taken up by the next one."""
+        """Begin nothing more, end every wait, after STOP_S cancel what runs, and tell what is still under way
+        after as long again: a request, or a flush. It ends with the process, and its open intent or plan is
+        taken up by the next one."""
         self._stop.set()
+        if not self.wait(STOP_S):
+            return []
+        self._cancel()
         return self.wait(STOP_S)
 
     # Sinks

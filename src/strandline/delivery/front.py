@@ -80,6 +80,7 @@ class Deliveries:
     def __init__(self, config: Config, site: Site, courier: Callable[[], Courier]) -> None:
         self._config, self._site, self._make = config, site, courier
         self._lock = threading.Lock()
+        self._tried: set[str] = set()  # sinks that had a run by this configuration
         self.rules = tuple(Rule(each.datasets, each.where, each.missing) for each in config.policy.withhold)
 
     # What is configured
@@ -123,19 +124,27 @@ class Deliveries:
         tell: Callable[[SyncResult], None] | None = None,
         stop: threading.Event | None = None,
     ) -> SyncResult:
-        """One run of one sink, over what is visible. See strandline.delivery.run."""
+        """One run of one sink, over what is visible. See strandline.delivery.run.
+
+        What holds a sink as a whole may lie in its configuration, or in the environment: the first run by a
+        configuration that was read tries it again. A daemon reads it when it starts, and when it reloads.
+        """
         if not self._configured(name).enabled:
             raise SinkDisabled(name)
-        return sync(
+        result = sync(
             self._site,
             self._courier,
             self.sink(name),
             self.terms(name),
             self.sender,
             is_command=is_command,
+            is_reconfigured=name not in self._tried,
             tell=tell,
             stop=stop,
         )
+        if result.strands:  # else nothing was tried
+            self._tried.add(name)
+        return result
 
     def sync_all(
         self,
@@ -294,6 +303,7 @@ def _owing(strand: Strand, line: Line, tally: Tally, mean: float, whole: Hold | 
     since = max([line.mark, *(each.hi for each in left)])
     if line.intent is not None and line.intent.ranges is None:
         since = max(since, line.intent.hi)
+    since = max(since, tally.bare)
     behind = tally.empty.holes(Range(since, max(since, tally.visible_through)))
     ranges = tuple(RangeSet.of([*left, *behind]).ranges)
     rows = sum(map(len, ranges))

@@ -9,13 +9,15 @@ a little after T may be in it, and no effect is ever there without its cause.
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from strandline.dataset import Strand
-from strandline.delivery.account import stream_events
+from strandline.errors import HistoryGap, NotFoundError
 from strandline.ledger.line import instance_stream, sink_stream
 from strandline.ledger.lines import Lines
 from strandline.persist import Event, global_events
+from strandline.pipeline.archive import past_events
 from strandline.pipeline.site import Site
 from strandline.pipeline.standing import Standing
 
@@ -74,7 +76,7 @@ def history(
 def _placed(site: Site, strand: Strand | None, stream: str) -> Iterator[_Placed]:
     """A stream keeps its own order, also where a clock went back."""
     newest = 0
-    for event in stream_events(site.b, stream):
+    for event in past_events(site, stream):
         newest = max(newest, int(event.at))
         moment = Moment(int(event.at), strand, event.seq, event.type, told(event), event)
         yield _Placed(newest, stream, event.seq, moment)
@@ -102,11 +104,8 @@ def _told(type_: str, data: Any) -> str:
             return f"forgotten, owed nothing: {data['reason']:.{_SHOWN}}"
         case "started":
             return f"begins after {data['mark']:,}"
-        case "intended" if data["ranges"] is not None:
-            rows = sum(hi - lo for lo, hi in data["ranges"])
-            return f"intends to release {rows:,} seqs{_of(data['epoch'])}"
         case "intended":
-            return f"intends {_span(data)}{_of(data['epoch'])}, {data['unit_rows']:,} rows a unit"
+            return _intended(data)
         case "delivered":
             return _delivered(data)
         case "failed":
@@ -119,6 +118,8 @@ def _told(type_: str, data: Any) -> str:
             return f"dead letter {data['letter']:,} {data['how']}: {data['reason']:.{_SHOWN}}"
         case "passed":
             return f"passed {_span(data)}: {data['reason']:.{_SHOWN}}"
+        case "evicted":
+            return f"retention took up to {data['rows']:,} rows of {_span(data)} before they were delivered"
         case "held":
             return f"held: {data['kind']}: {data['text']:.{_SHOWN}}"
         case "resumed":
@@ -127,6 +128,13 @@ def _told(type_: str, data: Any) -> str:
             gave_up = ", the open intent given up" if data["aborts"] else ""
             return f"line put at {data['mark']:,}{_of(data['epoch'])}{gave_up}: {data['reason']:.{_SHOWN}}"
     return "of a kind that is not known here"
+
+
+def _intended(data: Any) -> str:
+    if data["ranges"] is not None:
+        rows = sum(hi - lo for lo, hi in data["ranges"])
+        return f"intends to release {rows:,} seqs{_of(data['epoch'])}"
+    return f"intends {_span(data)}{_of(data['epoch'])}, {data['unit_rows']:,} rows a unit"
 
 
 def _delivered(data: Any) -> str:
@@ -152,19 +160,40 @@ def _of(epoch: int) -> str:
 # At a past time
 
 
+class HistoryFolded(NotFoundError):
+    """How everything stood at a time cannot be told any more: its events were folded into how it stood
+    later."""
+
+    def __init__(self, at: int) -> None:
+        when = datetime.fromtimestamp(at / 1e6, UTC).isoformat(timespec="seconds")
+        super().__init__(
+            f"how it stood at {when} is not known any more: history from then is folded",
+            hint="ask for a time within the last 30 days; `strandline sink history` still has each event",
+        )
+        self.at = at
+
+
 def position_at(site: Site, at: int) -> int:
-    """How far the global order had come at a time (UTC microseconds); 0 before its first event. It reads the
-    whole order."""
+    """How far the global order had come at a time (UTC microseconds); 0 before its first event. It reads all
+    of the order that is there; HistoryFolded where that begins later."""
+    folded = site.b.truncated_through("$global")
     found = 0
-    for position, event in global_events(site.b):
+    for position, event in global_events(site.b, first=folded + 1):
         if isinstance(event, Event) and int(event.at) <= at:
             found = position
+    if folded and not found:
+        raise HistoryFolded(at)
     return found
 
 
 def standing_at(site: Site, at: int) -> Standing:
     """Everything as it stood at a time: strands, flushes and sinks. It never catches up any further."""
-    return Standing(site.b, until=position_at(site, at))
+    standing = Standing(site.b, until=position_at(site, at))
+    try:
+        standing.catch_up()
+    except HistoryGap as error:
+        raise HistoryFolded(at) from error
+    return standing
 
 
 def lines_at(site: Site, at: int) -> Lines:

@@ -52,5 +52,5 @@ def record_instance(site: Site, sink: Sink, terms: Terms) -> None:
 
 def check_destination(site: Site, sink: Sink, terms: Terms) -> None:
     was = site.standing.lines().instance(terms.name).fingerprint
-    if was != sink.fingerprint:
+    if not sink.is_at(was):
         raise DestinationChanged(terms.name, was, sink.fingerprint)

@@ -374,12 +374,14 @@ def _begins(line: Line) -> int:
 
 
 def _is_plain(site: Site, strand: Strand, line: Line) -> bool:
-    """Whether the open intent can be given up within its epoch: of one that releases withheld rows, or
-    withholds some, nobody could tell afterwards which of them have left."""
-    if line.intent is None:
+    """Whether the open intent can be given up within its epoch: of one that releases withheld rows,
+    withholds some, or sends some that were withheld before, nobody could tell afterwards which have left."""
+    intent = line.intent
+    if intent is None:
         return True
-    rules = rules_of(site.b, line.intent.policy)
-    return line.intent.ranges is None and withhold_sql(rules, strand.dataset) is None
+    if intent.ranges is not None or line.withheld.within(Range(intent.lo, intent.hi)):
+        return False
+    return withhold_sql(rules_of(site.b, intent.policy), strand.dataset) is None
 
 
 def _letters_behind(site: Site, name: str, strand: Strand, line: Line, to: int, *, is_new: bool) -> list[int]:

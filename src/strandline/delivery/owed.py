@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from strandline.dataset import Strand
+from strandline.delivery.result import NOT_TAKEN
 from strandline.ledger.entry import NUMBERING, entry_of
 from strandline.ledger.line import Intent, Line
 from strandline.ledger.tally import Tally
@@ -49,16 +50,25 @@ class Owed:
         behind = max(self.until - max(self.line.mark, left[-1].hi if left else 0), 0)
         return sum(map(len, left)) + behind
 
+    @property
+    def first(self) -> int:
+        """The lowest seq that may have a row to deliver."""
+        left = self.line.left()
+        return left[0].lo + 1 if left else passable(self) + 1
+
 
 def owed(site: Site, terms: Terms) -> list[Owed]:
-    """Every strand of which something visible is not delivered, those that have waited longest first."""
+    """Every strand of which something visible is not delivered; first the one whose oldest such row is the
+    oldest of all."""
     lines = site.standing.lines()
-    found = [
-        Owed(strand, line, tally, tally.visible_through)
-        for strand, tally in covered(site, terms)
-        if (line := lines.line(terms.name, strand)).intent is not None or line.mark < tally.visible_through
-    ]
-    return sorted(found, key=lambda each: (each.line.at, each.strand))
+    found = []
+    for strand, tally in covered(site, terms):
+        line, until = lines.line(terms.name, strand), tally.visible_through
+        if line.intent is not None or line.mark < until:
+            found.append(Owed(strand, line, tally, until))
+    if len(found) < 2:
+        return found
+    return sorted(found, key=lambda each: (_waiting_since(site, terms, each), each.strand))
 
 
 def covered(site: Site, terms: Terms) -> Iterator[tuple[Strand, Tally]]:
@@ -69,8 +79,8 @@ def covered(site: Site, terms: Terms) -> Iterator[tuple[Strand, Tally]]:
 
 
 def passable(each: Owed) -> int:
-    """Up to where nothing is owed, by what the ledger says: gaps have no row."""
-    return min(each.tally.empty.through(each.line.mark), each.until)
+    """Up to where nothing is owed, by what the ledger says: gaps have no row, nor has what was removed."""
+    return min(each.tally.vacant_through(each.line.mark), each.until)
 
 
 def next_intent(
@@ -98,9 +108,14 @@ def mean_row_bytes(b: AtomicBackend, dataset: str) -> float:
 
 
 def numbered_at(b: AtomicBackend, strand: Strand, seq: int) -> int | None:
-    """When the row of a seq was numbered; None for one that was not. A search by halves in its ledger."""
+    """When the row of a seq was numbered; None for one that was not. One look at the end of its ledger, where
+    it mostly is, and then a search by halves."""
     ledger = strand.ledger
     low, high = 1, b.last_seq(ledger)
+    for event in b.read_range(ledger, max(high - _PAGE + 1, 1), high, limit=_PAGE):
+        entry = entry_of(event)
+        if isinstance(entry, NUMBERING) and seq in Range(entry.lo, entry.hi):
+            return int(event.at)
     while low <= high:
         middle = (low + high) // 2
         at, range_ = _numbering(b, ledger, middle, high)
@@ -113,6 +128,16 @@ def numbered_at(b: AtomicBackend, strand: Strand, seq: int) -> int | None:
         else:
             low = range_[0] + 1
     return None
+
+
+def _waiting_since(site: Site, terms: Terms, each: Owed) -> int:
+    """When the first row that is owed was numbered, 0 if the ledger does not tell. It is looked up once for
+    each place that a line comes to: a strand that stands still costs nothing more."""
+    key, first = (terms.name, each.strand), each.first
+    known = site.firsts.get(key)
+    if known is None or known[0] != first:
+        known = site.firsts[key] = (first, numbered_at(site.b, each.strand, first) or 0)
+    return known[1]
 
 
 def _numbering(b: AtomicBackend, ledger: str, first: int, last: int) -> tuple[int, tuple[int, Range] | None]:
@@ -129,17 +154,30 @@ def _numbering(b: AtomicBackend, ledger: str, first: int, last: int) -> tuple[in
     return 0, None
 
 
-def due(site: Site, sink: Sink, terms: Terms) -> list[Owed]:
-    """What is owed and worth an object: enough is there, or it has waited for long enough."""
-    found = owed(site, terms)
-    if not sink.patience.min_bytes:
+def due(site: Site, sink: Sink, terms: Terms, *, is_command: bool = False) -> list[Owed]:
+    """What is owed, can be taken, and is worth an object: enough is there, or it has waited for long enough,
+    or someone asks for it now."""
+    found = [each for each in owed(site, terms) if not _is_declined(site, sink, each)]
+    if is_command or not sink.patience.min_bytes:
         return found
     means = {name: mean_row_bytes(site.b, name) for name in {each.strand.dataset for each in found}}
-    return [each for each in found if _is_worth_it(site, sink.patience, each, means[each.strand.dataset])]
+
+    def is_due(each: Owed) -> bool:
+        return _is_worth_it(site, terms, sink.patience, each, means[each.strand.dataset])
+
+    return list(filter(is_due, found))
 
 
-def _is_worth_it(site: Site, patience: Patience, each: Owed, mean: float) -> bool:
+def _is_declined(site: Site, sink: Sink, each: Owed) -> bool:
+    """Whether the sink has told that it cannot take the dataset, and still cannot."""
+    hold = each.line.hold
+    if hold is None or hold.kind != NOT_TAKEN:
+        return False
+    return sink.cannot_take(site.known(each.strand.dataset).dataset) is not None
+
+
+def _is_worth_it(site: Site, terms: Terms, patience: Patience, each: Owed, mean: float) -> bool:
     if each.line.intent is not None or each.rows * mean >= patience.min_bytes:
         return True
-    at = numbered_at(site.b, each.strand, each.line.mark + 1)
-    return at is None or site.clock.now_us() - at >= patience.max_delay_s * 1_000_000
+    waited_us = site.clock.now_us() - _waiting_since(site, terms, each)
+    return waited_us >= patience.max_delay_s * 1_000_000

@@ -2,7 +2,8 @@
 
     ledger        numbers given out once, without a gap; each one below V settled
     spool         what has not landed can
-    table         each landed seq has its row, no seq has two, nothing else is there
+    table         each landed seq has its row, or a record says it was removed; no seq has two, none is
+                  strange
     records       everything below a line is accounted for
     table again   below a line it has no row that was neither delivered, withheld nor given up
     destination   it has what the receipts say, and nothing else
@@ -14,11 +15,12 @@ is written, and it may run beside everything else: what was not there yet when i
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from strandline.content.segment import segment_fault
 from strandline.dataset import Dataset, Strand
-from strandline.delivery.account import Account, Epoch, stream_events
+from strandline.delivery import absent
+from strandline.delivery.account import Account, Epoch
 from strandline.delivery.compare import Fault, FaultKind
 from strandline.delivery.instance import check_destination
 from strandline.delivery.owed import Terms
@@ -32,9 +34,14 @@ from strandline.ledger.entry import (
     Lost,
     Raised,
     Released,
+    Removed,
     entry_of,
 )
+from strandline.ledger.prunings import retention_stream
+from strandline.ledger.rewrites import maintain_stream
 from strandline.ledger.spool import pending
+from strandline.persist import AtomicBackend
+from strandline.pipeline.archive import past_events
 from strandline.pipeline.plan import Numbers, flush_stream, number_of
 from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from strandline.lake.census import Counted
 
 _SHOWN: Final = 10  # ranges of one kind of fault, of one strand
+_TRIES: Final = 3  # where rows are removed meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ class Proof:
     landed: int = 0  # numbers whose rows have landed
     rows: int = 0  # in the table
     left_out: int = 0  # landed and not in the table: repeats, and what a settle hook dropped
+    removed: int = 0  # rows that retention, purge or compaction took out
     sinks: tuple[StrandVerdict, ...] = ()
     faults: tuple[Fault, ...] = ()
     unknown: str = ""
@@ -94,6 +103,7 @@ class _Books:
     landed: dict[int, list[Range]] = field(default_factory=dict)  # by the number that landed them
     gaps: RangeSet = field(default_factory=RangeSet)
     raised: RangeSet = field(default_factory=RangeSet)
+    removed: list[Removed] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     def all_landed(self) -> RangeSet:
@@ -105,7 +115,7 @@ class _Books:
 
 def read_ledger(site: Site, strand: Strand) -> _Books:
     books = _Books()
-    for event in stream_events(site.b, strand.ledger):
+    for event in past_events(site, strand.ledger):
         entry = entry_of(event)
         if isinstance(entry, NUMBERING):
             if entry.lo != books.hi:
@@ -122,6 +132,8 @@ def read_ledger(site: Site, strand: Strand) -> _Books:
                 books.gaps = books.gaps.with_(Range(entry.lo, entry.hi))
             case Raised():
                 books.raised = books.raised.with_(Range(entry.lo, entry.hi))
+            case Removed():
+                books.removed.append(entry)
     return books
 
 
@@ -138,8 +150,15 @@ class _Proving:
     def _concerns(self, terms: Terms) -> bool:
         return bool(strands_of(self._site, terms, self._dataset))
 
-    def proofs(self, census: "Callable[[Dataset], Mapping[str, Counted]]") -> Iterator[Proof]:
-        site, name = self._site, self._dataset
+    def _changes(self) -> tuple[int, int]:
+        """Moves with every run that removes rows, when it is decided and when it is done."""
+        standing = self._site.standing
+        return standing.prunings().of(self._dataset).event, standing.rewrites().of(self._dataset).event
+
+    def proofs(
+        self, census: "Callable[[Dataset], Mapping[str, Counted]]", tries_left: int = _TRIES
+    ) -> Iterator[Proof]:
+        site, name, changes = self._site, self._dataset, self._changes()
         numbers = site.standing.numbers(name)  # what is closed by now must be in the table
         sources = set(site.standing.tallies(name))
         books: dict[str, _Books] = {}
@@ -149,22 +168,30 @@ class _Proving:
                 books[source] = read_ledger(site, Strand(name, source))
             except (ControlUnreadable, HistoryGap) as error:
                 unknown[source] = error.message
-        counted, no_census = self._counted(census, books)
-        if not no_census and not unknown:
-            self._compare_table(books, counted, numbers)
+        counted, no_census = self._counted(census, books, is_all=not unknown)
+        if self._changes() != changes and tries_left:
+            yield from self.proofs(census, tries_left - 1)  # rows were removed meanwhile: look again
+            return
+        if not no_census:
+            self._compare_table(books, counted, numbers, unread=unknown)
         for source in sorted(sources | set(counted)):
             yield self._proof(
                 Strand(name, source),
                 books.get(source, _Books()),
                 counted.get(source),
-                unknown.get(source, "") or no_census,
+                unknown.get(source, "") or no_census or _not_compared(source, books, unknown),
+                is_counted=not no_census and source not in unknown,
             )
 
     def _counted(
-        self, census: "Callable[[Dataset], Mapping[str, Counted]]", books: Mapping[str, _Books]
+        self,
+        census: "Callable[[Dataset], Mapping[str, Counted]]",
+        books: Mapping[str, _Books],
+        *,
+        is_all: bool,
     ) -> "tuple[Mapping[str, Counted], str]":
         """Where nothing has landed no table is looked at. Why it was not, where it could not be."""
-        if not any(each.landed or each.raised.ranges for each in books.values()):
+        if is_all and not any(each.landed or each.raised.ranges for each in books.values()):
             return {}, ""
         try:
             return census(self._site.known(self._dataset).dataset), ""
@@ -179,43 +206,73 @@ class _Proving:
     # The table
 
     def _compare_table(
-        self, books: Mapping[str, _Books], counted: "Mapping[str, Counted]", numbers: Numbers
+        self,
+        books: Mapping[str, _Books],
+        counted: "Mapping[str, Counted]",
+        numbers: Numbers,
+        *,
+        unread: Mapping[str, str],
     ) -> None:
-        self._missing_rows(books, counted, numbers)
+        """A flush says of all its strands together how many rows it left out: where the ledger of one could
+        not be read, what is missing of the others cannot be told."""
+        if not unread:
+            self._missing_rows(books, counted, numbers)
         for source, found in counted.items():
-            self._strange_rows(source, books.get(source, _Books()), found)
+            if source in unread:
+                continue
+            known = books.get(source, _Books())
+            self._strange_rows(source, known, found)
+            bare = max((entry.bare for entry in known.removed), default=0)
+            text = f"rows at or below {bare:,}, where a record says that none is left"
+            self._fault(source, "row_unexpected", found.seqs.within(Range(0, bare)), text)
             for seq in found.twice:
                 self._fault(source, "seq_twice", [Range(seq - 1, seq)], "more than one row has this number")
 
     def _missing_rows(
         self, books: Mapping[str, _Books], counted: "Mapping[str, Counted]", numbers: Numbers
     ) -> None:
-        """What a flush landed is there, but for as many rows as its record says that it left out."""
-        left_out = self._left_out()
-        absent: dict[int, dict[str, list[Range]]] = {}
-        for source, each in books.items():
-            there = counted[source].seqs if source in counted else RangeSet()
-            for number, ranges in each.landed.items():
-                if number in numbers.open or number > numbers.last:
-                    continue  # recorded while the ledgers were read
-                holes = [hole for range_ in ranges for hole in there.holes(range_)]
-                absent.setdefault(number, {})[source] = holes
-        for number, by_source in absent.items():
-            count = sum(len(hole) for holes in by_source.values() for hole in holes)
-            wanted = left_out.get(number, 0)
-            if count > wanted:
-                text = f"flush {number} landed {count:,} rows that are not there, and left out {wanted:,}"
-                for source, holes in by_source.items():
-                    self._fault(source, "row_missing", holes, text)
-            elif count < wanted:
-                text = f"flush {number} left out {wanted:,} rows, and {wanted - count:,} of those are there"
-                for source in by_source:
-                    self._fault(source, "row_unexpected", books[source].landed[number], text)
+        """What a flush landed is there, but for as many rows as its record says that it left out, and as
+        ledgers say were removed since."""
+        under_way = self._under_way()
+        strands = {
+            source: absent.Landed(
+                {
+                    number: ranges
+                    for number, ranges in each.landed.items()
+                    if number not in numbers.open and number <= numbers.last  # else recorded meanwhile
+                },
+                counted[source].seqs if source in counted else RangeSet(),
+                [
+                    *(absent.Took(Range(entry.lo, entry.hi), entry.rows) for entry in each.removed),
+                    *under_way.get(source, ()),
+                ],
+                each.raised,
+            )
+            for source, each in books.items()
+        }
+        for found in absent.unexplained(strands, self._left_out()):
+            self._fault(found.source, found.kind, found.ranges, found.text)
+
+    def _under_way(self) -> dict[str, list[absent.Took]]:
+        """What retention, a purge or a compaction has decided to remove, and may have removed."""
+        b, name, standing = self._site.b, self._dataset, self._site.standing
+        found: list[tuple[str, int, int, int]] = []
+        if event := standing.prunings().of(name).open:
+            data = _data_at(b, retention_stream(name), event)
+            found += [(source, lo, hi, rows) for source, _, _, lo, hi, _, _, rows in data.get("counts", ())]
+            found += [(source, lo, hi, rows) for source, rows, lo, hi, _, _ in data.get("found", ())]
+        if event := standing.rewrites().of(name).staged:
+            data = _data_at(b, maintain_stream(name), event)
+            found += [(source, lo, hi, rows) for source, _, lo, hi, rows in data.get("repeats", ())]
+        taken: dict[str, list[absent.Took]] = {}
+        for source, lo, hi, rows in found:
+            taken.setdefault(source, []).append(absent.Took(Range(lo, hi), rows, is_open=True))
+        return taken
 
     def _left_out(self) -> dict[int, int]:
         """By number: repeats of known rows, and rows that a settle hook dropped."""
         found: dict[int, int] = {}
-        for event in stream_events(self._site.b, flush_stream(self._dataset)):
+        for event in past_events(self._site, flush_stream(self._dataset)):
             if event.type in ("committed", "landed"):
                 data = event.data
                 found[number_of(event)] = int(data["duplicates"]) + int(data.get("dropped", 0))
@@ -238,11 +295,13 @@ class _Proving:
 
     # One strand
 
-    def _proof(self, strand: Strand, books: _Books, found: "Counted | None", unknown: str) -> Proof:
+    def _proof(
+        self, strand: Strand, books: _Books, found: "Counted | None", unknown: str, *, is_counted: bool
+    ) -> Proof:
         tally = self._site.standing.tally(strand)
         landed, settled = books.all_landed(), books.settled()
         faults = [*books.faults, *self._faults.get(strand.source, ())]
-        if not unknown:
+        if is_counted:
             # The tally was read later than the ledger, and a strand only ever gets on.
             for hole in settled.holes(Range(0, min(tally.visible_through, books.hi)))[:_SHOWN]:
                 if self._is_still_open(strand, hole):
@@ -251,10 +310,12 @@ class _Proving:
         faults += self._spool_faults(strand)
         there = RangeSet() if found is None else found.seqs
         verdicts = [
-            self._sink_verdict(sink, terms, strand, there, is_counted=not unknown)
+            self._sink_verdict(sink, terms, strand, there, is_counted=is_counted)
             for sink, terms in self._sinks
             if terms.covers(strand.dataset) or strand in self._site.standing.lines().of(terms.name)
         ]
+        lacking = sum(len(hole) for each in landed.ranges for hole in there.holes(each))
+        removed = sum(each.rows for each in books.removed)
         return Proof(
             strand.dataset,
             strand.source,
@@ -264,7 +325,8 @@ class _Proving:
             len(books.gaps) + len(books.raised),
             len(landed),
             0 if found is None else found.rows,
-            0 if unknown else sum(len(hole) for each in landed.ranges for hole in there.holes(each)),
+            0 if unknown else max(lacking - removed, 0),
+            removed,
             tuple(verdicts),
             tuple(faults),
             unknown,
@@ -300,6 +362,19 @@ class _Proving:
         if account is None or not is_counted:
             return verdict
         return replace(verdict, faults=(*verdict.faults, *behind_line(account, there)))
+
+
+def _not_compared(source: str, books: Mapping[str, _Books], unread: Mapping[str, str]) -> str:
+    """Why it is not known whether rows of a strand are missing, where the ledger of another is unread."""
+    if not unread or source not in books or not (books[source].landed or books[source].raised.ranges):
+        return ""
+    first = min(unread)
+    return f"rows that the table lacks were not looked for: the ledger of {first!r}: {unread[first]}"
+
+
+def _data_at(b: AtomicBackend, stream: str, seq: int) -> Any:
+    found = b.event_at(stream, seq)
+    return {} if found is None else found.data
 
 
 def _split(range_: Range, seq: int) -> tuple[list[Range], list[Range]]:

@@ -46,6 +46,24 @@ class SyncResult:
         self.withheld += sum(map(len, verdict.withheld))
         self.dead_letters += len(verdict.given_up)
 
+    def facts(self) -> dict[str, int | str | None]:
+        """The counters of the run (L-COST-4), by name."""
+        return {
+            "status": self.status,
+            "strands": self.strands,
+            "units_sent": self.units,
+            "rows_sent": self.rows,
+            "bytes_sent": self.bytes,
+            "requests": self.requests,
+            "control_writes": self.control_writes,
+            "rows_withheld": self.withheld,
+            "dead_letters": self.dead_letters,
+            "spark_jobs": self.counters.jobs,
+            "files_opened": self.counters.files_opened,
+            "data_bytes_read": self.counters.bytes,
+            "rows_read": self.counters.rows_decoded,
+        }
+
     @property
     def status(self) -> Status:
         faults = [each for each in self.troubles if each.kind != NOT_TAKEN]

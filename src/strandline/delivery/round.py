@@ -15,7 +15,7 @@ from strandline.delivery.result import NOT_TAKEN, StrandResult
 from strandline.delivery.verdict import Verdict, judge
 from strandline.errors import HeldError, StrandlineError
 from strandline.failpoint import reach
-from strandline.lake.carrying import PolicyUnreadable
+from strandline.lake.carrying import JobsCancelled, PolicyUnreadable
 from strandline.ledger.line import (
     Intent,
     Line,
@@ -25,12 +25,13 @@ from strandline.ledger.line import (
     instance_stream,
     intended,
 )
+from strandline.observe.span import traceparent
 from strandline.persist import Append, ExpectSeq
 from strandline.persist.backend import Expectation, Write
 from strandline.pipeline.registry import recorded_version
 from strandline.ranges import Range, RangeSet
 from strandline.sinks.host import SEQ, Part, Told
-from strandline.sinks.sink import Outcome, Shipment, Status
+from strandline.sinks.sink import Outcome, RangesUnavailable, Shipment, Status
 
 MOST_STRANDS: Final = 200  # in one job
 MOST_TEXT: Final = 2048
@@ -52,8 +53,7 @@ class Rounds:
         name = batch[0].strand.dataset
         dataset = self._site.known(name).dataset
         if (reason := self._desk.sink.cannot_take(dataset)) is not None:
-            for strand in (each.strand for each in batch):
-                self.not_taken[strand] = StrandResult(name, strand.source, NOT_TAKEN, reason, is_held=True)
+            self._decline(batch, reason)
             return []
         if not self._can_read_policy(batch, dataset) or not self._intend(batch, dataset):
             return []  # nothing may leave now; or an operator was at work: look again
@@ -68,10 +68,22 @@ class Rounds:
         parts = [part_of(strand, line) for strand, line in taken.items() if line.left()]
         return self._carry(shipment, parts, taken, intent.policy) if parts else list(taken)
 
+    def _decline(self, batch: Sequence[Owed], reason: str) -> None:
+        """Told once. What is recorded keeps these strands from being due again."""
+        at, text = self._site.clock.now_us(), reason[:MOST_TEXT]
+        lines = {each.strand: each.line for each in batch}
+        for strand in lines:
+            told = StrandResult(strand.dataset, strand.source, NOT_TAKEN, text, is_held=True)
+            self.not_taken[strand] = told
+        held = {"kind": NOT_TAKEN, "text": text}
+        writes = [event_of(self._desk.stream(strand), "held", at, **held) for strand in lines]
+        self._desk.commit(self._seen(lines), writes)
+
     def _shipment(self, name: str, schema: int) -> Shipment:
         sender = self._desk.sender
         dataset = recorded_version(self._site.b, name, schema)
-        return Shipment(self._desk.terms.name, sender.origin, sender.node, dataset, sender.signal(name))
+        of = (self._desk.terms.name, sender.origin, sender.node, dataset, sender.signal(name))
+        return Shipment(*of, traceparent=traceparent())
 
     # Intents
 
@@ -186,10 +198,24 @@ class Rounds:
         self._told.discard(part.intent)
         outcomes = [Outcome(each.lo, each.hi, "put_off") for each in part.ranges]
         status: Status = "held" if isinstance(error, HeldError) else "failed"
-        outcomes[0] = replace(outcomes[0], status=status, kind=error.kind, text=str(error)[:MOST_TEXT])
+        first = replace(outcomes[0], status=status, kind=error.kind, text=str(error)[:MOST_TEXT])
+        if isinstance(error, RangesUnavailable):
+            first = replace(first, status=error.status, http_status=error.http_status, wait_s=error.wait_s)
+        outcomes[0] = first
         told = [Told(strand.source, each) for each in outcomes]
         verdict = judge(line, part, told, self._desk.sink.patience, self._site.clock.now_us())
-        self._record(shipment, {strand: (line, verdict)})
+        self._record(shipment, self._renewed({strand: (line, verdict)}))
+
+    def _renewed(
+        self, verdicts: Mapping[Strand, tuple[Line, Verdict]]
+    ) -> Mapping[Strand, tuple[Line, Verdict]]:
+        """Where a destination denies what it is asked, once in a run: the credential is read anew, and those
+        strands are tried again at once."""
+        if self._is_renewed or not any(verdict.is_denied for _, verdict in verdicts.values()):
+            return verdicts
+        self._is_renewed = True
+        self._desk.sink = self._desk.sink.renewed()
+        return {strand: (line, _tried_anew(verdict)) for strand, (line, verdict) in verdicts.items()}
 
     # The job
 
@@ -201,6 +227,8 @@ class Rounds:
         reach("deliver.job")
         try:
             carried = desk.courier().carry(desk.sink, shipment, parts, withhold=withhold)
+        except JobsCancelled:  # no failure of the destination's: the intent stays as it is
+            raise
         except StrandlineError as error:
             self._untried -= {part.intent for part in parts}
             for strand in (Strand(name, part.source) for part in parts):
@@ -218,11 +246,7 @@ class Rounds:
             strand = Strand(name, part.source)
             line = lines[strand]
             verdicts[strand] = (line, judge(line, part, told, desk.sink.patience, now))
-        if not self._is_renewed and any(verdict.is_denied for _, verdict in verdicts.values()):
-            verdicts = {strand: (line, _tried_anew(verdict)) for strand, (line, verdict) in verdicts.items()}
-            self._is_renewed = True
-            desk.sink = desk.sink.renewed()
-        return self._record(shipment, verdicts, is_first)
+        return self._record(shipment, self._renewed(verdicts), is_first)
 
     # The record
 

@@ -21,6 +21,8 @@ from strandline.delivery.result import StrandResult, SyncResult
 from strandline.delivery.round import MOST_STRANDS, Rounds
 from strandline.lake.carrying import Courier
 from strandline.ledger.line import event_of, instance_stream
+from strandline.ledger.lines import UNREADABLE
+from strandline.observe.span import span
 from strandline.persist import ExpectSeq
 from strandline.persist.backend import Expectation, Write
 from strandline.pipeline.lease import held
@@ -29,7 +31,6 @@ from strandline.sinks.sink import Sink
 
 SHORT_WAIT_S: Final = 5.0  # after an error a run waits this long, not longer; the next one comes back to it
 _SLICE_S: Final = 0.5
-_STAYS_HELD: Final = frozenset({"control_unreadable", "key_conflict"})
 
 
 def sync(
@@ -40,24 +41,31 @@ def sync(
     sender: Sender,
     *,
     is_command: bool = False,
+    is_reconfigured: bool = False,
     tell: Callable[[SyncResult], None] | None = None,
     stop: threading.Event | None = None,
 ) -> SyncResult:
     """Deliver what is owed now. LeaseHeld if another run of the instance is under way.
 
-    On command holds and our own back-off do not count, a pause that a destination asked for does.
+    On command holds and our own back-off do not count, a pause that a destination asked for does. In the
+    first run after a configuration was read (`is_reconfigured`) a hold of the whole instance does not count.
     """
     result = SyncResult(terms.name)
     if not is_recorded(site, terms):
         record_instance(site, sink, terms)
         result.control_writes += 1
-    if not due(site, sink, terms):
+    if not due(site, sink, terms, is_command=is_command):
         return result
     check_destination(site, sink, terms)
-    with held(site.b, site.clock, f"sink/{terms.name}") as lease:
+    with (
+        span("sync", sink=terms.name) as told,
+        held(site.b, site.clock, f"sink/{terms.name}") as lease,
+    ):
         result.control_writes += 2
         desk = Desk(site, courier, sink, terms, sender, lease, result)
-        _Run(desk, stop or threading.Event()).go(is_command=is_command, tell=tell)
+        run = _Run(desk, stop or threading.Event())
+        run.go(is_command=is_command, is_reconfigured=is_reconfigured, tell=tell)
+        told.set(**result.facts())
     site.standing.keep_if_due()
     return result
 
@@ -72,12 +80,16 @@ class _Run:
         self._until: dict[Strand, int] = {}
         self._waited: dict[Strand, float] = {}
 
-    def go(self, *, is_command: bool, tell: Callable[[SyncResult], None] | None) -> None:
-        found = due(self._site, self._desk.sink, self._terms)
+    def go(
+        self, *, is_command: bool, is_reconfigured: bool, tell: Callable[[SyncResult], None] | None
+    ) -> None:
+        found = due(self._site, self._desk.sink, self._terms, is_command=is_command)
         self._until = {each.strand: each.until for each in found}
         self._desk.result.strands = len(found)
         if is_command:
-            self._resume(found)
+            self._resume(found, "sync on command")
+        elif is_reconfigured:
+            self._resume([], "the configuration was read anew")
         self._rounds = Rounds(self._desk, self._until)
         while not self._stop.is_set():
             if ready := self._ready():
@@ -153,20 +165,20 @@ class _Run:
         while (left := until - self._site.clock.now_us()) > 0 and not self._stop.is_set():
             self._site.clock.sleep(min(left / 1e6, _SLICE_S))
 
-    def _resume(self, found: Sequence[Owed]) -> None:
-        """On command what is held is tried again, and our own back-off is over."""
+    def _resume(self, found: Sequence[Owed], reason: str) -> None:
+        """The instance and these strands are tried again if they are held, and our own back-off is over."""
         at, desk = self._site.clock.now_us(), self._desk
         writes: list[Write] = []
         expected: list[Expectation] = []
         instance = desk.instance()
-        if instance.hold is not None and instance.hold.kind not in _STAYS_HELD:
+        if instance.hold is not None and instance.hold.kind != UNREADABLE:
             stream = instance_stream(self._terms.name)
             expected.append(ExpectSeq(stream, instance.event))
-            writes.append(event_of(stream, "resumed", at, reason="sync on command"))
+            writes.append(event_of(stream, "resumed", at, reason=reason))
         for each in (each for each in found if _is_resumable(each, at)):
             stream = desk.stream(each.strand)
             expected.append(ExpectSeq(stream, each.line.event))
-            writes.append(event_of(stream, "resumed", at, reason="sync on command"))
+            writes.append(event_of(stream, "resumed", at, reason=reason))
         if writes:
             desk.commit(expected, writes)
 
@@ -174,7 +186,7 @@ class _Run:
 def _is_resumable(each: Owed, now: int) -> bool:
     hold, trouble = each.line.hold, each.line.trouble
     if hold is not None:
-        return hold.kind not in _STAYS_HELD
+        return hold.kind != UNREADABLE
     return trouble is not None and not trouble.is_pace and trouble.not_before > now
 
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from strandline.dataset import Strand
-from strandline.delivery.account import Account, Epoch, account_of, stream_events
+from strandline.delivery.account import Account, Epoch, account_of
 from strandline.delivery.compare import DROPPED, Compared, Fault, FaultKind, compare
 from strandline.delivery.instance import check_destination
 from strandline.delivery.owed import Terms, covered
 from strandline.errors import HistoryGap, StrandlineError
 from strandline.ledger.entry import ControlUnreadable
 from strandline.ledger.line import instance_stream, sink_stream
+from strandline.pipeline.archive import past_events
 from strandline.pipeline.site import Site
 from strandline.ranges import Range, RangeSet
 from strandline.sinks.sink import Shipment, Sink
@@ -47,6 +48,7 @@ class StrandVerdict:
     withheld: int = 0
     letters: int = 0  # rows in dead letters that were not sent since
     skipped: int = 0  # seqs that an operator had the line go over
+    evicted: int = 0  # rows that retention took before they were delivered, at most
     unrecorded: int = 0  # objects and ranges of tries that were cut short
     elsewhere: int = 0  # units that went to a destination that it had before
     faults: tuple[Fault, ...] = ()
@@ -98,7 +100,7 @@ def _look(
     most = site.standing.tally(strand).visible_through
     verdict = StrandVerdict(terms.name, strand.dataset, strand.source, line.mark, most)
     try:
-        account = account_of(site.b, terms.name, strand, line, first)
+        account = account_of(site, terms.name, strand, line, first)
     except (ControlUnreadable, HistoryGap) as error:
         kind: FaultKind = "history_gap" if isinstance(error, HistoryGap) else "control_unreadable"
         return replace(verdict, faults=(Fault(kind, 0, line.mark, error.message),)), None
@@ -157,6 +159,7 @@ def _counted(verdict: StrandVerdict, account: Account) -> StrandVerdict:
         withheld=len(account.line.withheld),
         letters=sum(letter.rows for letter in letters if letter.how in ("", DROPPED)),
         skipped=sum(len(each) for epoch in epochs for each in epoch.skipped),
+        evicted=account.line.evicted,
     )
 
 
@@ -167,7 +170,7 @@ def _shipment(site: Site, terms: Terms, sender: "Sender", strand: Strand) -> Shi
 
 def _bound_at(site: Site, terms: Terms) -> int:
     """When the instance got the destination that it has, if not with its first event."""
-    events = stream_events(site.b, instance_stream(terms.name))
+    events = past_events(site, instance_stream(terms.name))
     return max((int(each.at) for each in events if each.type == "bound"), default=0)
 
 
@@ -178,11 +181,11 @@ def _others(site: Site, sink: Sink, terms: Terms, strand: Strand, number: int) -
     names: Iterable[str] = [
         name
         for name in lines.instances()
-        if name != terms.name and lines.instance(name).fingerprint == sink.fingerprint
+        if name != terms.name and sink.is_at(lines.instance(name).fingerprint)
     ]
     found = RangeSet()
     for name in names:
-        account = account_of(site.b, name, strand, lines.line(name, strand), lines.instance(name).epoch)
+        account = account_of(site, name, strand, lines.line(name, strand), lines.instance(name).epoch)
         epoch = account.epochs.get(number, Epoch())
         ranges = [*epoch.settled().ranges, *(Range(each.lo, each.hi) for each in epoch.unsure)]
         found = RangeSet.of([*found.ranges, *ranges])

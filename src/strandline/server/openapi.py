@@ -15,6 +15,12 @@ _RANGES: Final = {
     "description": "Ranges [lo, hi]: seqs above lo up to and including hi.",
     "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2},
 }
+_ENCODING: Final = {
+    "name": "Content-Encoding",
+    "in": "header",
+    "description": "How the body is packed.",
+    "schema": {"type": "string", "enum": [*ENCODINGS]},
+}
 _RETRY: Final = {
     "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}, "required": True}
 }
@@ -34,7 +40,8 @@ _HEADERS: Final = (
 )
 
 
-def description() -> dict[str, Any]:
+def description(*, with_metrics: bool = False) -> dict[str, Any]:
+    """All that is served; /metrics only where it is."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -43,6 +50,7 @@ def description() -> dict[str, Any]:
             "description": "Takes rows of other nodes in, each once.",
         },
         "paths": {
+            "/v1/append/{dataset}": {"post": _append()},
             unit.INGEST + "/{signal}": {"post": _ingest()},
             unit.RANGES + "/{origin}": {"get": _ranges()},
             "/healthz": {"get": _plain("healthz", "Whether this process runs.")},
@@ -50,12 +58,26 @@ def description() -> dict[str, Any]:
                 "get": _plain("readyz", "Whether it can store.", failing={"503": _refused("It cannot now.")})
             },
             "/openapi.json": {"get": _plain("openapi", "This description.")},
+            **({"/metrics": {"get": _metrics()}} if with_metrics else {}),
         },
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": {
                 "Stored": _object(
                     {"stored": {"type": "integer", "minimum": 0}, "duplicate": {"type": "boolean"}}
+                ),
+                "Receipt": _object(
+                    {
+                        "dataset": {"type": "string"},
+                        "request_id": {"type": "string"},
+                        "rows": {"type": "integer", "minimum": 0},
+                        "quarantined": {"type": "integer", "minimum": 0},
+                        "ranges": {
+                            "type": "object",
+                            "description": "Source to [lo, hi]: its rows have the seqs above lo up to hi.",
+                        },
+                        "is_repeat": {"type": "boolean"},
+                    }
                 ),
                 "Error": {
                     "type": "object",
@@ -95,14 +117,49 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": [*properties], "properties": properties}
 
 
+def _append() -> dict[str, Any]:
+    rows = {"type": "array", "items": {"type": "object"}}
+    return {
+        "operationId": "append",
+        "summary": "Store and number rows of a producer; a repeat under the same key stores nothing.",
+        "security": [{"token": []}],
+        "parameters": [
+            _parameter("path", "dataset", _NAME, "Where the rows go."),
+            _parameter("query", "source", None, "Where they come from.", required=False),
+            _parameter(
+                "query", "on_bad", "^(refuse|quarantine)$", "What becomes of bad rows.", required=False
+            ),
+            _parameter("header", "Idempotency-Key", None, "Makes a repeat harmless.", required=False),
+            _ENCODING,
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": rows},
+                unit.MIME: {"schema": {"type": "string", "description": "A JSON object a line."}},
+                "application/vnd.apache.arrow.stream": {"schema": {"type": "string", "format": "binary"}},
+            },
+        },
+        "responses": {
+            "202": _ok("They are stored.", "Receipt"),
+            "200": _ok("They were stored before.", "Receipt"),
+            "400": _refused("A body, a query or a key that could not be."),
+            "401": _refused("No token, or none that is known."),
+            "403": _refused("The token is for other datasets, or for other nodes."),
+            "404": _refused("There is no such dataset here (`dataset_unknown`)."),
+            "408": _refused("The body did not come in time."),
+            "413": _refused("The body is too large, as it came or unpacked."),
+            "415": _refused("The body is of another type, or packed another way."),
+            "422": _refused("Rows that the dataset cannot hold: `lines`, from 1; or a source too long."),
+            "429": {**_refused("The token sends too much."), "headers": _RETRY},
+            "500": _refused("What is stored here is damaged."),
+            "503": {**_refused("It cannot store now (`spool_full`, `busy`, …)."), "headers": _RETRY},
+        },
+    }
+
+
 def _ingest() -> dict[str, Any]:
     headers = [_parameter("header", name, pattern, text) for name, pattern, text in _HEADERS]
-    encoding = {
-        "name": "Content-Encoding",
-        "in": "header",
-        "description": "How the body is packed.",
-        "schema": {"type": "string", "enum": [*ENCODINGS]},
-    }
     return {
         "operationId": "ingest",
         "summary": "Store the rows (lo, hi] of one strand of another node, once.",
@@ -110,7 +167,7 @@ def _ingest() -> dict[str, Any]:
         "parameters": [
             _parameter("path", "signal", _NAME, "Names the dataset where the rows go."),
             *headers,
-            encoding,
+            _ENCODING,
         ],
         "requestBody": {
             "required": True,
@@ -155,6 +212,22 @@ def _ranges() -> dict[str, Any]:
             "400": _refused("An origin or a query that could not be."),
             "401": _refused("No token, or none that is known."),
             "403": _refused("The token is for other datasets or origins."),
+            "500": _refused("What is stored here is damaged."),
+            "503": {**_refused("The store does not answer."), "headers": _RETRY},
+        },
+    }
+
+
+def _metrics() -> dict[str, Any]:
+    text = {"text/plain": {"schema": {"type": "string"}}}
+    return {
+        "operationId": "metrics",
+        "summary": "How the node stands, for Prometheus. Who asks from this machine needs no token.",
+        "security": [{}, {"token": []}],
+        "responses": {
+            "200": {"description": "In the text format of Prometheus.", "content": text},
+            "401": _refused("From elsewhere: no token, or none that is known."),
+            "403": _refused("The token is for some datasets or nodes only."),
             "500": _refused("What is stored here is damaged."),
             "503": {**_refused("The store does not answer."), "headers": _RETRY},
         },

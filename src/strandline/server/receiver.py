@@ -1,95 +1,60 @@
 """The receiver: rows of other nodes become rows of this one, each once. See strandline.unit for the wire.
 
+    POST /v1/append/{dataset}   rows of a producer, see producers.py
     POST /v1/ingest/{signal}    a unit           202 stored, 200 stored before, 409 stored in part
     GET  /v1/ranges/{origin}    what is here of another node
     GET  /healthz, /readyz      this process runs; it can store
+    GET  /metrics               how the node stands, for Prometheus, where [observe] metrics is on
     GET  /openapi.json          all of this, for programs
 
 A unit is looked at in this order, and nothing behind the first fault: token, headers, the ranges that are
-here, then limits, then the body. So a repeat is always cheap and never refused. The store is used in threads,
-and the loop stays free; what raises has stored nothing, OutcomeUnknown aside, after which a repeat is safe.
+here, then limits, then the body. So a repeat is always cheap and never refused.
 """
 
-import asyncio
 import logging
-import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from strandline.dataset import SchemaBreaking, SourceInvalid, check_dataset_name, check_source
-from strandline.errors import (
-    HeldError,
-    NotFoundError,
-    OutcomeUnknown,
-    StrandlineError,
-    UnavailableError,
-    UsageError,
-)
+from strandline.dataset import SchemaBreaking, check_dataset_name, check_source
+from strandline.errors import UsageError
 from strandline.failpoint import reach
-from strandline.pipeline.append import Busy, SpoolFull, refuse_full
+from strandline.observe.live import MetricsPage
+from strandline.observe.span import span
+from strandline.pipeline.append import refuse_full
 from strandline.pipeline.config_sections import Server
-from strandline.pipeline.registry import DatasetUnknown
 from strandline.pipeline.site import Site
 from strandline.rows import BadRows
-from strandline.server.body import ENCODINGS, BodyTooLarge, RowRefused, read_rows, unpacked
+from strandline.server.body import RowRefused, read_rows, unpacked
+from strandline.server.intake import (
+    BODY_S,
+    IDLE_S,
+    RETRY_S,
+    Intake,
+    answer,
+    content_encoding,
+    content_type,
+    told,
+)
 from strandline.server.openapi import description
-from strandline.server.rate import Rate, RateExceeded
-from strandline.server.received import RangeConflict, held_of, is_other_body, receive, strands_of
-from strandline.server.tokens import Gate, OutOfScope, Token, Unauthorized
+from strandline.server.producers import APPEND, Producers
+from strandline.server.received import held_of, is_other_body, receive, strands_of
+from strandline.server.run import is_loopback
+from strandline.server.tokens import Gate, OutOfScope, Token
 from strandline.unit import INGEST, MIME, RANGES, Unit, check_origin, read_epoch, read_unit
 
-THREADS: Final = 16  # that unpack, judge and store
-LOOKING_THREADS: Final = 8  # that only read
-BODY_S: Final = 300.0  # for a whole body
-IDLE_S: Final = 30.0  # between two pieces of one
-_HELD_BODIES: Final = 4  # as many as the largest may be held in memory at once, or more of smaller ones
-_RETRY_S: Final = 5
-
+METRICS: Final = "/metrics"
+METRICS_MIME: Final = "text/plain; version=0.0.4; charset=utf-8"
+_HANDED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _log = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
-
-
-class EncodingUnknown(UsageError):
-    """A body in another form than rows in JSON lines, or packed another way."""
-
-
-class BodyLate(UsageError):
-    """A body that did not come in time."""
-
-
-class Crowded(UnavailableError):
-    """So many bodies are being read that no more are held."""
-
-
-# By what the sender does next; the first that fits.
-_STATUS: Final[tuple[tuple[type[StrandlineError], int], ...]] = (
-    (Unauthorized, 401),
-    (OutOfScope, 403),
-    (BodyLate, 408),
-    (RangeConflict, 409),
-    (BodyTooLarge, 413),
-    (EncodingUnknown, 415),
-    (RowRefused, 422),
-    (SourceInvalid, 422),
-    (RateExceeded, 429),
-    (UsageError, 400),
-    (NotFoundError, 404),
-    (UnavailableError, 503),
-    (HeldError, 503),
-)
-_TOLD: Final = ("ranges", "lines", "refused", "header", "limit")  # facts that the sender may use
-_SPEAKING: Final = (SpoolFull, Busy, RateExceeded, Crowded)  # others may name what is inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,27 +79,30 @@ class Receiver:
         settings: Server,
         *,
         dataset_of: Callable[[str], str] = lambda signal: signal,
+        metrics: MetricsPage | None = None,
         body_s: float = BODY_S,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._site, self._gate, self._settings, self._dataset_of = site, gate, settings, dataset_of
-        self._body_s, self._idle_s = body_s, idle_s
-        self._rate = Rate(settings.rate_bytes_per_s, site.clock)
-        self._held = 0  # bytes of bodies in memory; of the loop alone
-        self._threads = ThreadPoolExecutor(THREADS, "receive")
-        self._looking = ThreadPoolExecutor(LOOKING_THREADS, "receive-look")
-        self._counting = threading.Lock()
-        self.counts: Counter[str] = Counter()
+        self._site, self._settings, self._dataset_of = site, settings, dataset_of
+        self._intake = Intake(site, gate, settings, body_s=body_s, idle_s=idle_s)
         self._is_stopping = False
+        self._metrics_page = metrics
         routes = [
+            Route(APPEND + "/{dataset}", Producers(self._intake).append, methods=["POST"]),
             Route(INGEST + "/{signal}", self._ingest, methods=["POST"]),
             Route(RANGES + "/{origin}", self._ranges, methods=["GET"]),
             Route("/healthz", self._healthz, methods=["GET"]),
             Route("/readyz", self._readyz, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
         ]
+        if metrics is not None:
+            routes.append(Route(METRICS, self._metrics, methods=["GET"]))
         self._app = Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
         self._app.router.redirect_slashes = False  # senders follow no redirect
+
+    @property
+    def counts(self) -> Counter[str]:
+        return self._intake.counts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
@@ -145,45 +113,42 @@ class Receiver:
 
     def close(self) -> None:
         self._is_stopping = True
-        self._looking.shutdown(cancel_futures=True)
-        self._threads.shutdown(cancel_futures=True)
+        self._intake.close()
 
     # Units
 
     async def _ingest(self, request: Request) -> Response:
-        size = 0
-
-        def hold(more: int) -> None:
-            nonlocal size
-            size, self._held = size + more, self._held + more
-            if self._held > _HELD_BODIES * self._settings.max_body_bytes:
-                raise Crowded("too many bodies are being read", hint="send it again")
-
+        intake = self._intake
         try:
-            admitted = await self._in_thread(self._looking, partial(self._admit, request))
-            if admitted is None:
-                return self._counted("units_duplicate", _answer(200, {"stored": 0, "duplicate": True}))
-            body = await self._body(request, admitted.token, hold)
-            stored = await self._in_thread(self._threads, partial(self._store, admitted, body))
-            reach("receive.answer")
-            return self._answered(stored)
+            with (
+                span("receive", parent=request.headers.get("traceparent")) as told_of,
+                intake.holding() as body,
+            ):
+                admitted = await intake.looked(partial(self._admit, request))
+                if admitted is None:
+                    return intake.counted("units_duplicate", answer(200, {"stored": 0, "duplicate": True}))
+                told_of.set(dataset=admitted.dataset, unit=admitted.unit.id)
+                raw = await intake.read(request, admitted.token, body)
+                stored = await intake.stored(partial(self._store, admitted, raw))
+                told_of.set(rows=stored, bytes=len(raw))
+                reach("receive.answer")
+                return self._answered(stored)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except Exception as error:  # noqa: BLE001  # whatever it is, the sender gets an answer
-            return self._counted("units_refused", _told(error))
-        finally:
-            self._held -= size
+            return intake.refused("units_refused", error)
 
     def _answered(self, stored: int | None) -> Response:
+        intake = self._intake
         if stored is None:
-            return self._counted("units_duplicate", _answer(200, {"stored": 0, "duplicate": True}))
-        self._count("rows_stored", stored)
-        return self._counted("units_stored", _answer(202, {"stored": stored, "duplicate": False}))
+            return intake.counted("units_duplicate", answer(200, {"stored": 0, "duplicate": True}))
+        intake.count("rows_stored", stored)
+        return intake.counted("units_stored", answer(202, {"stored": stored, "duplicate": False}))
 
     def _admit(self, request: Request) -> _Admitted | None:
         """All that the headers tell; None where the rows are here already."""
         headers = request.headers
-        token = self._gate.token(headers.getlist("Authorization"))
+        token = self._intake.gate.token(headers.getlist("Authorization"))
         if request.url.query:
             raise UsageError("a unit has no query", hint="all of it is in headers and body")
         unit = read_unit(headers.getlist)
@@ -194,14 +159,13 @@ class Receiver:
             if is_other_body(self._site, unit, dataset):
                 self._note_other_body(unit)
             return None
-        encoding = _encoding(headers)
-        declared = int(headers.get("Content-Length", "0"))
-        if declared > self._settings.max_body_bytes:
-            raise BodyTooLarge(self._settings.max_body_bytes)
+        content_type(headers, (MIME,))
+        encoding = content_encoding(headers)
+        self._intake.check_declared(headers)
         if self._site.is_strict:
             self._site.known(dataset)
         refuse_full(self._site)
-        self._rate.admit(token.id)
+        self._intake.rate.admit(token.id)
         return _Admitted(unit, token, dataset, source, encoding)
 
     def _source(self, unit: Unit) -> str:
@@ -209,28 +173,6 @@ class Receiver:
         if self._settings.keep_source:
             return unit.source
         return f"{unit.node.replace('%', '%25').replace('/', '%2F')}/{unit.source}"
-
-    async def _body(self, request: Request, token: Token, hold: Callable[[int], None]) -> bytes:
-        chunks: list[bytes] = []
-        size, limit = 0, self._settings.max_body_bytes
-        pieces = aiter(request.stream())
-        try:
-            async with asyncio.timeout(self._body_s):
-                while True:
-                    async with asyncio.timeout(self._idle_s):
-                        chunk = await anext(pieces, None)
-                    if chunk is None:
-                        break
-                    size += len(chunk)
-                    if size > limit:
-                        raise BodyTooLarge(limit)
-                    hold(len(chunk))
-                    chunks.append(chunk)
-        except TimeoutError as error:
-            raise BodyLate("the body did not come in time", hint="send it again") from error
-        finally:
-            self._rate.spend(token.id, size)
-        return b"".join(chunks)
 
     def _store(self, admitted: _Admitted, body: bytes) -> int | None:
         """How many rows were stored; None where they were before."""
@@ -248,20 +190,20 @@ class Receiver:
         return None if receipt is None else receipt.rows
 
     def _note_other_body(self, unit: Unit) -> None:
-        self._count("range_body_mismatch")
+        self._intake.count("range_body_mismatch")
         _log.warning("unit %s is stored with another body", unit.id)
 
     # What is here
 
     async def _ranges(self, request: Request) -> Response:
         try:
-            found = await self._in_thread(self._looking, partial(self._found_ranges, request))
-            return _answer(200, found)
+            found = await self._intake.looked(partial(self._found_ranges, request))
+            return answer(200, found)
         except Exception as error:  # noqa: BLE001  # as above
-            return _told(error)
+            return told(error)
 
     def _found_ranges(self, request: Request) -> dict[str, Any]:
-        token = self._gate.token(request.headers.getlist("Authorization"))
+        token = self._intake.gate.token(request.headers.getlist("Authorization"))
         origin = check_origin(request.path_params["origin"])
         asked = _asked(request)
         dataset = check_dataset_name(asked["dataset"]) if "dataset" in asked else None
@@ -289,45 +231,43 @@ class Receiver:
     # How it is
 
     async def _healthz(self, _: Request) -> Response:
-        return _answer(200, {"status": "ok"})
+        return answer(200, {"status": "ok"})
 
     async def _readyz(self, _: Request) -> Response:
         """It tells nothing of what is inside, so it needs no token."""
         if self._is_stopping:
-            return _answer(503, {"status": "stopping"}, {"Retry-After": str(_RETRY_S)})
+            return answer(503, {"status": "stopping"}, {"Retry-After": str(RETRY_S)})
         try:
-            await self._in_thread(self._looking, partial(refuse_full, self._site))
+            await self._intake.looked(partial(refuse_full, self._site))
         except Exception as error:  # noqa: BLE001  # as above
-            return _told(error)
-        return _answer(200, {"status": "ok"})
+            return told(error)
+        return answer(200, {"status": "ok"})
+
+    async def _metrics(self, request: Request) -> Response:
+        try:
+            return Response(
+                await self._intake.looked(partial(self._found_metrics, request)), media_type=METRICS_MIME
+            )
+        except Exception as error:  # noqa: BLE001  # as above
+            return told(error)
+
+    def _found_metrics(self, request: Request) -> bytes:
+        """It names every dataset and sink: for who is on this machine, or may send anything."""
+        if not _is_here(request):
+            token = self._intake.gate.token(request.headers.getlist("Authorization"))
+            if token.datasets is not None or token.origins is not None:
+                raise OutOfScope("page", METRICS)
+        assert self._metrics_page is not None  # else there is no such route
+        return self._metrics_page(*self._intake.counted_now())
 
     async def _openapi(self, _: Request) -> Response:
-        return _answer(200, description())
-
-    # Around
-
-    async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
-
-    def _counted(self, what: str, answer: Response) -> Response:
-        self._count(what)
-        return answer
-
-    def _count(self, what: str, by: int = 1) -> None:
-        with self._counting:
-            self.counts[what] += by
+        return answer(200, description(with_metrics=self._metrics_page is not None))
 
 
-def _encoding(headers: Any) -> str:
-    kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    if kind != MIME:
-        raise EncodingUnknown(f"the body is {kind or 'of no type'!r:.80}", hint=f"Content-Type: {MIME}")
-    encoding = headers.get("Content-Encoding", "identity").strip().lower()
-    if encoding not in ENCODINGS:
-        raise EncodingUnknown(
-            f"the body is packed as {encoding!r:.80}", hint=f"one of {', '.join(ENCODINGS)}"
-        )
-    return str(encoding)
+def _is_here(request: Request) -> bool:
+    """Whether it comes from this machine by itself, and is not what a proxy here hands on."""
+    host = "" if request.client is None else request.client.host
+    return is_loopback(host) and not any(name in request.headers for name in _HANDED_ON)
 
 
 def _asked(request: Request) -> dict[str, str]:
@@ -342,41 +282,8 @@ def _asked(request: Request) -> dict[str, str]:
     return dict(pairs)
 
 
-def _answer(status: int, body: Mapping[str, Any], headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(body), status, headers, media_type="application/json")
-
-
-def _told(error: Exception) -> Response:
-    """What the sender is told. Of what is inside, that it failed: the log has the rest."""
-    if not isinstance(error, StrandlineError):
-        _log.error("a request failed", exc_info=error)
-        return _answer(500, {"error": "internal", "message": "the receiver failed; nothing was stored"})
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    message, hint = error.message, error.hint
-    if isinstance(error, DatasetUnknown):  # which ones there are is not for everyone
-        message = f"there is no dataset {error.name!r} here"
-        hint = "declare it at the receiver, or leave it out of the sink"
-    elif status >= 500 and not isinstance(error, _SPEAKING):
-        _log.error("a request failed: %s", error.kind, exc_info=error)
-        is_lost = isinstance(error, OutcomeUnknown)
-        message = "the answer of the store was lost" if is_lost else "the store failed"
-        hint = "send it again: it is stored once"
-    body = {"error": error.kind, "message": message, "hint": hint or "GET /openapi.json tells what there is"}
-    facts = {name: value for name, value in error.facts.items() if name in _TOLD}
-    return _answer(status, {**body, **facts}, _headers(status, error))
-
-
-def _headers(status: int, error: StrandlineError) -> dict[str, str]:
-    if status == 401:
-        return {"WWW-Authenticate": "Bearer"}
-    if status in (429, 503):
-        wait_s = error.facts.get("wait_s", 30 if isinstance(error, SpoolFull) else _RETRY_S)
-        return {"Retry-After": str(max(int(wait_s), 1))}
-    return {}
-
-
 async def _not_served(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     kind = "not_found" if error.status_code == 404 else "usage"
     body = {"error": kind, "message": str(error.detail), "hint": "GET /openapi.json tells what there is"}
-    return _answer(error.status_code, body, dict(error.headers or {}))
+    return answer(error.status_code, body, dict(error.headers or {}))

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 import h11
+import orjson
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -38,16 +39,31 @@ class Application(Protocol):
         """Nobody asks any more."""
 
 
+async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
+    """What a connection too many is answered, in the form of all our errors. It is closed after that."""
+    told = {
+        "error": "crowded",
+        "message": "there are too many connections",
+        "hint": "ask again, on a new one",
+    }
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": orjson.dumps(told)})
+
+
 class PatientProtocol(H11Protocol):
     """HTTP/1.1 whose patience ends: a head, or the rest of a body that was answered before it was read, must
-    come in time. Bodies that are being read are the application's."""
+    come in time. Bodies that are being read are the application's. A connection too many is told so."""
 
     patience_s: float = _KEEP_ALIVE_S
+    max_connections: int = _MAX_CONNECTIONS
     _end: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
         self.access_log = False  # whatever logging is set up to: a query may hold a secret
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self.app = _crowded
         self._watch()
 
     def data_received(self, data: bytes) -> None:
@@ -103,6 +119,14 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
+def address(text: str) -> tuple[str, int]:
+    """Host and port of `host:port`; UsageError where it is none."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"{text!r} is no address", hint="host:port, such as 127.0.0.1:8080 or [::1]:8080")
+    return host.strip("[]"), int(port)
+
+
 def url_of(listening: socket.socket, *, scheme: str = "http") -> str:
     host, port = listening.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -129,7 +153,6 @@ def server_config(app: Application, *, tls: tuple[str, str] | None = None) -> uv
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
-        limit_concurrency=_MAX_CONNECTIONS,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         server_header=False,
         ssl_certfile=certificate,

@@ -7,6 +7,7 @@ one at the same time, finds the object of the first and takes it for its own: by
 by its rows. What is there and is none of these stays as it is, and holds the strand (`key_conflict`).
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,8 @@ Destination = Literal["local", "s3", "gcs", "azure"]
 
 _SCHEMES: Final = {"s3": "s3", "gcs": "gs", "azure": "az"}
 _ENDPOINT: Final = {"s3": "endpoint", "gcs": "base_url", "azure": "endpoint"}
-_PUT_TIMEOUT: Final = "600s"  # of one request: an object goes up in one
+_LEAST_PUT_S: Final = 600  # of one request: an object goes up in one (decision 11)
+_SLOWEST_LINE: Final = 512 * 1024  # bytes a second that an upload may go at, at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class BlobSink(Sink):
     min_object_bytes: int = 0
     max_delay_s: float = 0
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    home: str = ""  # the node's: a dir inside it is the same destination wherever the two are moved
 
     def __post_init__(self) -> None:
         _check(self)
@@ -70,9 +73,14 @@ class BlobSink(Sink):
     @property
     def fingerprint(self) -> str:
         if self.destination == "local":
-            return f"local:{Path(self.dir).absolute()}"
+            return f"local:{_inside(self.dir, self.home) or Path(self.dir).absolute()}"
         host = urlsplit(self.endpoint).netloc.rpartition("@")[2] or self.credentials.get("account_name", "")
         return f"{self.destination}://{host}/{self.bucket}/{self.prefix}".rstrip("/")
+
+    def is_at(self, fingerprint: str) -> bool:
+        """A dir inside the home was recorded by its whole path once."""
+        is_same_path = self.destination == "local" and fingerprint == f"local:{Path(self.dir).absolute()}"
+        return is_same_path or fingerprint == self.fingerprint
 
     def limits(self, mean_row_bytes: float) -> Limits:
         rows = int(self.max_object_bytes // max(mean_row_bytes, 1))
@@ -179,6 +187,14 @@ def _conflict(store: Store, unit: Unit, name: str) -> Outcome:
 # Configuration
 
 
+def _inside(folder: str, home: str) -> str | None:
+    """The path of a folder from the home that it is in; None if it is in none."""
+    if not home:
+        return None
+    path = Path(os.path.relpath(folder, home))  # by names alone: no link is followed
+    return None if os.pardir in path.parts else path.as_posix()
+
+
 def _check(sink: BlobSink) -> None:
     place = "dir" if sink.destination == "local" else "bucket"
     faults = {
@@ -202,7 +218,7 @@ def _check(sink: BlobSink) -> None:
 def _options(sink: BlobSink) -> dict[str, Any]:
     """What obstore is told. What stands in the configuration goes before what a profile says."""
     is_plain = sink.endpoint.startswith("http://")  # asked for in so many words
-    options: dict[str, Any] = {"client_options": {"timeout": _PUT_TIMEOUT, "allow_http": is_plain}}
+    options: dict[str, Any] = {"client_options": {"timeout": f"{put_s(sink)}s", "allow_http": is_plain}}
     if sink.destination == "s3":
         options |= {"checksum_algorithm": "sha256", **_encryption(sink.sse)}
         options |= {"virtual_hosted_style_request": not sink.path_style}
@@ -213,6 +229,11 @@ def _options(sink: BlobSink) -> dict[str, Any]:
     if sink.endpoint:
         options[_ENDPOINT[sink.destination]] = _endpoint(sink)
     return options
+
+
+def put_s(sink: BlobSink) -> int:
+    """How long one request may take. Objects are cut by the mean size of rows, and may be somewhat larger."""
+    return max(_LEAST_PUT_S, 2 * sink.max_object_bytes // _SLOWEST_LINE)
 
 
 def _endpoint(sink: BlobSink) -> str:

@@ -2,7 +2,7 @@
 
 credentials_missing, access_denied, bucket_missing, region_mismatch   held: the instance, until it is changed
 throttled, put_failed                                                 failed: tried again later
-encode_failed, key_conflict                                           held: the strand
+encode_failed, key_conflict, object_too_large                         held: the strand
 """
 
 import errno
@@ -33,18 +33,24 @@ _DENIED_NUMBERS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _HOLD_INSTANCE: Final = frozenset(
     {"credentials_missing", "access_denied", "bucket_missing", "region_mismatch"}
 )
-_HOLD_STRAND: Final = frozenset({"encode_failed", "key_conflict"})
+_HOLD_STRAND: Final = frozenset({"encode_failed", "key_conflict", "object_too_large"})
+_TOO_LARGE_CODES: Final = frozenset({"EntityTooLarge", "MaxMessageLengthExceeded", "RequestBodyTooLarge"})
+_SMALLER: Final = (
+    "make max_object_bytes or max_object_rows of the sink smaller, then rewind the strand with "
+    "--abort-intent to where its open intent begins: what is under way keeps its size"
+)
 
 
 def outcome_of(unit: Unit, error: StrandlineError) -> Outcome:
     cause = str(error.__cause__ or "")
     status, code = _STATUS.search(cause), _CODE.search(cause)
     answer = f" ({code[1]})" if code else ""
-    hint = f"; {error.hint}" if error.hint else ""
+    kind = _kind(error, int(status[1]) if status else 0, code[1] if code else "")
+    hint = _SMALLER if kind == "object_too_large" else error.hint
     return fault(
         unit,
-        _kind(error, int(status[1]) if status else 0, code[1] if code else ""),
-        f"{error.message}{answer}{hint}",
+        kind,
+        f"{error.message}{answer}" + (f"; {hint}" if hint else ""),
         http_status=int(status[1]) if status else 0,
     )
 
@@ -79,6 +85,8 @@ def _kind(error: StrandlineError, status: int, code: str) -> str:
         return "credentials_missing"
     if status == 404:
         return "bucket_missing"
+    if code in _TOO_LARGE_CODES or status == 413:
+        return "object_too_large"
     if code in _THROTTLED_CODES or status in (429, 503):
         return "throttled"
     if code in _DENIED_CODES or status in (401, 403):

@@ -12,6 +12,7 @@ def configure(options: SinkOptions) -> BlobSink:
     keys: dict[str, Any] = dict(options.keys)
     if keys.get("dir"):
         keys["dir"] = str(options.home / keys["dir"])
+        keys["home"] = str(options.home)
     given = keys.get("credentials", {})
     keys["credentials"] = {
         name: options.secret(text) if is_reference(text) else str(text) for name, text in given.items()

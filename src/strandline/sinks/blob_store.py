@@ -133,6 +133,7 @@ class BucketStore:
 
     def __init__(self, objects: BucketObjects, prefix: str, storage_class: str) -> None:
         self._objects, self._prefix, self._storage_class = objects, prefix, storage_class
+        self._is_found = False
         self.requests = 0
 
     def target(self, name: str) -> str:
@@ -141,6 +142,9 @@ class BucketStore:
     def look(self, name: str) -> There | None:
         self.requests += 1
         found = self._objects.attributes(name)
+        if found is None and not self._is_found:
+            self._is_found = True
+            self.requests += 1  # the listing that told a name that is not there from a bucket that is not
         return None if found is None else _there(found)
 
     def encoding(self, unit: Unit, batches: Iterable[pa.RecordBatch]) -> Encoding:

@@ -22,12 +22,12 @@ import msgspec
 import pyarrow as pa
 
 from strandline.dataset import Dataset
-from strandline.errors import UnavailableError, UsageError
+from strandline.errors import UsageError
 from strandline.failpoint import reach
 from strandline.ranges import Range, RangeSet
 from strandline.secret import Secret
 from strandline.sinks.forward_http import Answer, NoAnswer, Peer
-from strandline.sinks.forward_piece import Ahead, Piece
+from strandline.sinks.forward_piece import Ahead, Piece, with_lines
 from strandline.sinks.registry import SinkOptions
 from strandline.sinks.sink import (
     Delivery,
@@ -35,6 +35,7 @@ from strandline.sinks.sink import (
     Limits,
     Outcome,
     Patience,
+    RangesUnavailable,
     Shipment,
     Sink,
     Status,
@@ -54,17 +55,6 @@ _MAX_SCHEMA_BYTES: Final = 16 * 1024
 _SELF_EVIDENT: Final = frozenset(
     {"string", "bigint", "boolean"}
 )  # the type that their values have by themselves
-
-
-class RangesUnavailable(UnavailableError):
-    """The receiver did not tell what it holds. `http_status` is 0 where there was no answer."""
-
-    def __init__(self, url: str, found: str, *, http_status: int = 0, wait_s: float | None = None) -> None:
-        super().__init__(
-            f"{url} did not tell which rows it holds: {found}",
-            hint="it is asked again later; nothing is lost or sent twice meanwhile",
-        )
-        self.url, self.http_status, self.wait_s = url, http_status, wait_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +94,13 @@ class ForwardSink(Sink):
         return self.include_row_id
 
     @property
+    def prepares(self) -> bool:
+        return True
+
+    def prepared(self, dataset: Dataset, rows: pa.RecordBatch) -> pa.RecordBatch:
+        return with_lines(dataset, rows, with_row_id=self.include_row_id)
+
+    @property
     def patience(self) -> Patience:
         return Patience(self.inline_wait_s, self.poison_attempts, self.on_poison)
 
@@ -138,6 +135,7 @@ class ForwardSink(Sink):
             raise RangesUnavailable(
                 self.url,
                 f"HTTP {answer.status} {peer.text_of(answer):.200}",
+                status=_pause(answer.status),
                 http_status=answer.status,
                 wait_s=answer.wait_s,
             )
@@ -230,6 +228,8 @@ class _Delivery:
     def _post(self, unit: Unit, piece: Piece) -> Answer:
         body = piece.body()
         headers = {"Content-Type": MIME, **unit_headers(_head(unit, piece))}
+        if unit.shipment.traceparent:
+            headers["traceparent"] = unit.shipment.traceparent
         if self._sink.compression != "none":
             headers["Content-Encoding"] = self._sink.compression
             body = _packed(body, self._sink.compression)
@@ -298,15 +298,16 @@ def _refused(answer: Answer, piece: Piece) -> list[int]:
     return [piece.seqs[line - 1] for line in sorted(set(lines))]
 
 
+def _pause(http_status: int) -> Status:
+    """What a refusal asks for, of rows or of a question: another credential, time, or just another try."""
+    return "denied" if http_status == 401 else "pace" if http_status in (429, 503) else "failed"
+
+
 def _refusal(unit: Unit, piece: Piece, answer: Answer, text: str) -> Outcome:
-    status: Status = "failed"
-    if answer.status == 401:
-        status = "denied"
-    elif answer.status in (429, 503):
-        status = "pace"
-    elif (answer.status, answer.kind) in _HELD:
+    status = _pause(answer.status)
+    if (answer.status, answer.kind) in _HELD:
         status = "held"
-    elif 400 <= answer.status < 500 and answer.status != 408:
+    elif status == "failed" and 400 <= answer.status < 500 and answer.status != 408:
         status = "poison"
     wait_s = answer.wait_s if status == "pace" else None
     return _outcome(

@@ -21,6 +21,7 @@ from strandline.ranges import Range
 from strandline.sinks.host import SEQ
 from strandline.sinks.ndjson import lines_of
 
+_LINE: Final = "_sl_line"
 _CUT_ROWS: Final = 5_000
 _CUT_BYTES: Final = 8 * 1024 * 1024
 
@@ -114,11 +115,18 @@ class Ahead:
         return sum(each.size for each in self._held)
 
 
+def with_lines(dataset: Dataset, rows: pa.RecordBatch, *, with_row_id: bool) -> pa.RecordBatch:
+    """The rows with the line of each beside it."""
+    lines = lines_of(dataset, rows, with_source=False, with_row_id=with_row_id)
+    return rows.append_column(_LINE, lines)
+
+
 def _encoded(dataset: Dataset, batches: Iterable[pa.RecordBatch], *, with_row_id: bool) -> Iterator[_Lines]:
     for batch in chain.from_iterable(cut(each, rows=_CUT_ROWS, size=_CUT_BYTES) for each in batches):
-        lines = lines_of(dataset, batch, with_source=False, with_row_id=with_row_id)
+        is_ready = _LINE in batch.schema.names
+        ready = batch if is_ready else with_lines(dataset, batch, with_row_id=with_row_id)
+        lines, seqs = ready.column(_LINE), ready.column(SEQ)
         _, places, data = lines.buffers()
-        seqs = batch.column(SEQ)
         yield _Lines(
             _numbers(seqs.buffers()[1], "q", seqs.offset, len(seqs)),
             _numbers(places, "i", lines.offset, len(lines) + 1),

@@ -5,19 +5,24 @@ strand come in order of seq, each strand's together. Every unit that has a row, 
 outcome: so a unit without one had no row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.batches import cut
 from strandline.dataset import SOURCE
 from strandline.ranges import Range, RangeSet
 from strandline.sinks.sink import Delivery, Limits, Outcome, Shipment, Sink, Unit
 
 SEQ: Final = "_sl_seq"
 WITHHELD: Final = "_sl_withheld"  # true on rows that a policy keeps here
+_AHEAD_ROWS: Final = 5_000
+_AHEAD_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ def deliver(
     """Deliver what `batches` bring of the parts, by source."""
     with sink.opened() as delivery:
         stopped: set[str] = set()
-        rows = _Rows(batches)
+        rows = _Rows(_prepared(sink, shipment, batches) if sink.prepares else batches)
         while (place := rows.place()) is not None:
             source, seq = place
             unit = parts[source].unit_at(shipment, seq) if source in parts else None
@@ -124,6 +129,30 @@ def _silent(rows: Range) -> Outcome:
 def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield first
     yield from rest
+
+
+def _prepared(sink: Sink, shipment: Shipment, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches in small pieces, each prepared while the one before it is delivered."""
+
+    def prepare(rows: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return sink.prepared(shipment.dataset, rows)
+        except Exception:  # noqa: BLE001  # the sink meets it again in its turn, and then it is an outcome
+            return rows
+
+    pieces = chain.from_iterable(cut(each, rows=_AHEAD_ROWS, size=_AHEAD_BYTES) for each in batches)
+    with ThreadPoolExecutor(1, "prepare") as thread:
+        following = thread.submit(lambda: _next_prepared(pieces, prepare))
+        while (rows := following.result()) is not None:
+            following = thread.submit(lambda: _next_prepared(pieces, prepare))
+            yield rows
+
+
+def _next_prepared(
+    pieces: Iterator[pa.RecordBatch], prepare: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> pa.RecordBatch | None:
+    rows = next(pieces, None)
+    return None if rows is None else prepare(rows)
 
 
 class _Rows:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias
 
 from strandline.dataset import Dataset
+from strandline.errors import UnavailableError
 from strandline.ranges import Range
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Shipment:
     node: str
     dataset: Dataset
     signal: str
+    traceparent: str = ""  # of the run, for destinations that go on with the trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,25 @@ class Holdings:
     strangers: tuple[str, ...] = field(default=())
 
 
+class RangesUnavailable(UnavailableError):
+    """The receiver did not tell what it holds. `http_status` is 0 where there was no answer."""
+
+    def __init__(
+        self,
+        url: str,
+        found: str,
+        *,
+        status: Status = "failed",
+        http_status: int = 0,
+        wait_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            f"{url} did not tell which rows it holds: {found}",
+            hint="it is asked again later; nothing is lost or sent twice meanwhile",
+        )
+        self.url, self.status, self.http_status, self.wait_s = url, status, http_status, wait_s
+
+
 class Delivery(Protocol):
     """A sink at work in one task: it may keep a connection open from unit to unit."""
 
@@ -176,6 +197,10 @@ class Sink(Protocol):
         """The destination, without secrets: another one is another destination."""
         ...
 
+    def is_at(self, fingerprint: str) -> bool:
+        """Whether a destination that was recorded as this is the one of now."""
+        return fingerprint == self.fingerprint
+
     def cannot_take(self, dataset: Dataset) -> str | None:  # noqa: ARG002
         """Why no row of a dataset can be delivered here, None if it can."""
         return None
@@ -184,11 +209,21 @@ class Sink(Protocol):
         """How to cut an intent of rows of about this size (0: not known)."""
         ...
 
+    @property
+    def prepares(self) -> bool:
+        """Whether `prepared` does anything."""
+        return False
+
+    def prepared(self, dataset: Dataset, rows: "pa.RecordBatch") -> "pa.RecordBatch":  # noqa: ARG002
+        """Rows with what can be made of them before their turn comes, in columns more. It is called in
+        another thread, while a unit before them is under way; not all of them need leave."""
+        return rows
+
     def opened(self) -> AbstractContextManager[Delivery]: ...
 
     def holdings(self, shipment: Shipment, source: str, epoch: int) -> Holdings | None:  # noqa: ARG002
-        """What the destination has of a strand; None where it cannot tell. Its errors are
-        StrandlineErrors."""
+        """What the destination has of a strand; None where it cannot tell. Its errors are StrandlineErrors;
+        RangesUnavailable says as an outcome does when to ask again."""
         return None
 
     def renewed(self) -> Self:
