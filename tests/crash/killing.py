@@ -57,8 +57,12 @@ class Child:
 
     def open(self, place: Place) -> None:
         """Go on with another store."""
-        self.tell("open", target=place.target, options=place.options)
+        self.begin_open(place)
         self.wait_ready()
+
+    def begin_open(self, place: Place) -> None:
+        """Go on with another store, which is open when it is ready."""
+        self.tell("open", target=place.target, options=place.options)
         self.acknowledged = 0
 
     def tell(self, act: str, **arguments: Any) -> None:

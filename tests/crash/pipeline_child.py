@@ -60,6 +60,49 @@ def sync(node: "Node", *, name: str) -> Iterator[Any]:
     yield {"sink": name, "status": result.status, "rows": result.rows}
 
 
+# Verbs that keep a node small, and those that fill it up
+
+
+def prune(node: "Node") -> Iterator[Any]:
+    for dataset, result in node.keeping.prune().items():
+        done = done_of(result)
+        yield {"dataset": dataset, "rows": done.rows, "is_resumed": done.is_resumed}
+
+
+def maintain(node: "Node", *, dataset: str, compact: bool, expire: bool) -> Iterator[Any]:
+    from strandline.keeping.maintain import Asked
+
+    done = done_of(node.keeping.maintain(dataset, Asked(compact=compact, expire=expire))[dataset])
+    yield {"runs": len(done.walk.runs), "due": done.walk.due, "expired": done.expired}
+
+
+def purge(node: "Node", *, dataset: str, where: str) -> Iterator[Any]:
+    done = node.keeping.purge(dataset, where=where, flush=lambda: node.flush(dataset))
+    yield {"rows": done.rows, "is_whole": done.is_whole, "is_resumed": done.is_resumed}
+
+
+def tidy(node: "Node") -> Iterator[Any]:
+    done = node.keeping.tidy()
+    for error in done.errors:
+        raise error
+    yield {"segments": done.segments.segments, "strays": done.strays.blobs, "events": done.folded.events}
+
+
+def backfill(node: "Node", *, name: str) -> Iterator[Any]:
+    result = node.backfills.run(name)
+    yield {"status": result.status, "written": result.tally.written, "doubts": result.tally.doubt_texts}
+
+
+def done_of(result: Any) -> Any:
+    """What a verb over datasets did to one of them, or its error."""
+    if isinstance(result, StrandlineError):
+        raise result
+    return result
+
+
+# Many at once
+
+
 def append_many(
     node: "Node", *, dataset: str, source: str, writer: str, appends: int, rows: int
 ) -> Iterator[Any]:
@@ -114,6 +157,11 @@ ACTS: dict[str, Callable[..., Iterator[Any]]] = {
     "load": load,
     "flush": flush,
     "sync": sync,
+    "prune": prune,
+    "maintain": maintain,
+    "purge": purge,
+    "tidy": tidy,
+    "backfill": backfill,
     "append_many": append_many,
     "flush_until": flush_until,
     "load_some": load_some,
