@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -33,7 +33,7 @@ from strandline.persist.backend import AtomicBackend
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ("tests.spark_sessions",)
+pytest_plugins = ("tests.phase_times", "tests.spark_sessions")
 
 settings.register_profile("shared machine", deadline=None)  # a slow moment of the machine is no failure
 settings.load_profile("shared machine")
@@ -41,6 +41,8 @@ settings.load_profile("shared machine")
 KINDS: Final = ("memory", "sqlite", "postgres", "remote")
 DURABLE_KINDS: Final = ("sqlite", "postgres", "remote")
 HOST_READY_S: Final = 30
+# Kills take nothing that was written, synced or not. Only power does: `tests.faults` cuts that.
+UNSYNCED: Final = {"fsync": "off"}
 
 _MODULES: Final = {
     "postgres": ("strandline.persist.backends.postgres",),
@@ -132,7 +134,7 @@ def place_of(kind: str, folder: Path) -> Place:
     """Where the durable store of this kind in `folder` is."""
     if kind == "sqlite":
         return Place(str(folder / "store.db"))
-    _require(kind)
+    require(kind)
     if kind == "postgres":
         return Place(postgres().url, {"schema": _name_of(folder)})
     assert kind == "remote", f"there is no kind {kind!r}"
@@ -152,21 +154,24 @@ def _shared_host() -> Host:
     return _shared_hosts[0]
 
 
-def host_of(folder: Path) -> Host:
-    """A host of its own over the store in `folder`, started if it is not: it may be killed."""
-    _require("remote")
+def host_of(folder: Path, *, failpoint: str = "") -> Host:
+    """A host of its own over the store in `folder`, started if it is not: it may be killed.
+
+    `failpoint` is where it will die by itself, once.
+    """
+    require("remote")
     if folder not in _hosts:
         host = Host(folder)
-        host.start()
+        host.start(failpoint=failpoint)
         _hosts[folder] = host
     return _hosts[folder]
 
 
-def postgres() -> ScratchPostgres:
-    """The one throw-away server of this run."""
+def postgres(settings: Mapping[str, str] = UNSYNCED) -> ScratchPostgres:
+    """The one throw-away server of this run, with the `settings` of the first who asked."""
     if not _servers:
         try:
-            server = ScratchPostgres()
+            server = ScratchPostgres(settings=settings)
         except StrandlineError as error:
             lacks(f"{error}")
         server.start()
@@ -181,7 +186,8 @@ def lacks(what: str) -> NoReturn:
     pytest.skip(what)
 
 
-def _require(kind: str) -> None:
+def require(kind: str) -> None:
+    """Skip the test, aloud, where this machine cannot run a store of this kind."""
     for module in _MODULES[kind]:
         try:
             importlib.import_module(module)

@@ -332,6 +332,23 @@ def test_a_store_that_lost_what_its_tables_hold_is_told_of(home: Path) -> None: 
     assert done.stderr.startswith(f"note: the store knew less of dataset '{DATASET}' than its table holds")
 
 
+def test_a_sync_shows_on_a_terminal_how_much_of_what_is_owed_is_delivered(tmp_path: Path) -> None:
+    folder = tmp_path / "node"
+    CliRunner().invoke(cli, ["init", str(folder)])
+    (folder / "strandline.toml").write_text(
+        'version = 1\n[spark]\nmaster = "local[2]"\nconf = {"spark.driver.memory" = "1g"}\n'
+        '[sinks.archive]\ntype = "blob"\ndestination = "local"\ndir = "archive"\n'
+    )
+    run(folder, "append", "logs", stdin='{"n": 1}\n{"n": 2}\n{"n": 3}\n')
+
+    done = on_terminal("sync", "--json", "--home", str(folder))
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 3
+    assert "0 of 3" in done.stderr
+    assert "3 of 3" in done.stderr
+
+
 def test_a_process_of_its_own_starts_spark_and_says_so_on_a_terminal(tmp_path: Path) -> None:  # L-CLI-4
     folder = tmp_path / "node"
     CliRunner().invoke(cli, ["init", str(folder)])

@@ -240,6 +240,20 @@ def test_holds_are_told_and_what_cannot_be_understood_is_a_failure(config: Confi
     assert "sink rewind centre" in found.causes[0].repair
 
 
+def test_a_dataset_that_a_sink_cannot_take_is_told_until_it_is_left_out(tmp_path: Path, node: Node) -> None:
+    """L-OBS-5, L-DRV-6."""
+    node.land(1, 3)
+    node.write("held", source="web-1", kind="not_taken", text="it has no column `day`")
+    found = status_of(configured(tmp_path), node.site)
+    assert causes(found) == [("held", "not_taken")]
+    assert "it has no column `day`" in found.causes[0].text
+    assert "`exclude` in [sinks.centre]" in found.causes[0].repair
+    node.later(7200)
+    assert causes(status_of(configured(tmp_path), node.site)) == [("held", "not_taken"), ("degraded", "lag")]
+    left_out = configured(tmp_path, f'exclude = ["{DATASET}"]')
+    assert causes(status_of(left_out, node.site)) == []
+
+
 def test_a_dead_letter_makes_the_node_degraded(config: Config, node: Node) -> None:
     """L-OBS-5."""
     node.land(1, 3)

@@ -7,9 +7,13 @@ cli = Root(
     help="An event store, and a data pipeline that delivers each row exactly once.",
     subcommands={
         "append": Subcommand("strandline.cli.append:append_", "Take rows in from files or stdin."),
+        "backfill": Subcommand("strandline.cli.backfill:backfill", "Rows from before, each once."),
+        "completion": Subcommand("strandline.cli.completion:completion_", "Have a shell complete commands."),
+        "config": Subcommand("strandline.cli.config:config", "What the node is told; find faults in it."),
         "conformance": Subcommand(
             "strandline.cli.conformance:conformance", "Certify that a store keeps its promises."
         ),
+        "doctor": Subcommand("strandline.cli.doctor:doctor_", "Look whether all that it needs is there."),
         "dlq": Subcommand("strandline.cli.dlq:dlq", "Rows that a destination refused."),
         "flush": Subcommand("strandline.cli.flush:flush_", "Land what is pending in the tables."),
         "import": Subcommand(
@@ -18,16 +22,20 @@ cli = Root(
         "init": Subcommand("strandline.cli.init:init_", "Make a node in a folder."),
         "load": Subcommand("strandline.cli.load:load_", "Land files or tables of any size through Spark."),
         "maintain": Subcommand(
-            "strandline.cli.maintain:maintain_", "Re-point a moved warehouse; confirm a restore."
+            "strandline.cli.maintain:maintain_",
+            "Merge small files, let old ones go; re-point a moved warehouse.",
         ),
         "persist": Subcommand("strandline.cli.persist:persist", "Use and look after an event store."),
         "prove": Subcommand("strandline.cli.prove:prove_", "Check that each row arrived, and once."),
+        "purge": Subcommand("strandline.cli.purge:purge_", "Take rows out for good, wherever they are."),
         "read": Subcommand("strandline.cli.read:read_", "Print the rows of a dataset in order."),
+        "retention": Subcommand("strandline.cli.retention:retention", "Take out rows that are not kept."),
         "server": Subcommand("strandline.cli.server:server", "Take rows of other nodes in over HTTP."),
         "sink": Subcommand("strandline.cli.sink:sink", "Where rows go, and how far they are."),
         "spool": Subcommand("strandline.cli.spool:spool", "Rows that have not landed yet, and bad rows."),
         "sql": Subcommand("strandline.cli.sql:sql_", "Print what a query over the datasets gives."),
         "status": Subcommand("strandline.cli.status:status_", "How the node stands, and what repairs it."),
+        "up": Subcommand("strandline.cli.up:up_", "Run the node: take rows in, land them, deliver them."),
         "sync": Subcommand("strandline.cli.sync:sync_", "Deliver what sinks are owed, now."),
     },
 )

@@ -69,6 +69,8 @@ def append_(
 
     With --json one object a chunk of at most 10,000 rows: file, dataset, request_id, rows, bytes, ranges
     ([lo, hi] by source, without lo), segment, quarantined, repeat.
+
+    For example: strandline append logs rows.jsonl --source web-1
     """
     with ExitStack() as stack:
         node = stack.enter_context(home.node())

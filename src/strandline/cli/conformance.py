@@ -23,7 +23,10 @@ def run_(
     as_json: bool,
     debug: bool,  # noqa: ARG001  # looked at by Command
 ) -> int:
-    """Run the suites over a store or a fixture. It ends with 0 only if every case ran and passed."""
+    """Run the suites over a store or a fixture. It ends with 0 only if every case ran and passed.
+
+    For example: strandline conformance run --store postgresql://localhost/scratch --out scoreboard
+    """
     if (store is None) is (fixture is None):
         raise UsageError(
             "one of --store and --fixture is needed", hint="--store URL, or --fixture module:name"

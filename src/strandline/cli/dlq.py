@@ -38,6 +38,8 @@ def list_(home: Home, as_json: bool, sink: str | None) -> None:
 
     With --json one object a letter: letter, sink, dataset, source, at (UTC microseconds), lo, hi, epoch,
     rows, bytes, kind, http_status, answer, unit.
+
+    For example: strandline dlq list centre
     """
     with home.node() as node:
         found = node.deliveries.letters(sink)
@@ -61,6 +63,8 @@ def show_(home: Home, as_json: bool, letter: str) -> None:
     """Print the rows of LETTER as they would have been sent; what the destination answered goes to stderr.
 
     With --json: as in `list`, and body.
+
+    For example: strandline dlq show centre/logs/web-1:7
     """
     with home.node() as node:
         found = node.deliveries.letter(letter)
@@ -81,6 +85,8 @@ def retry_(home: Home, as_json: bool, letters: tuple[str, ...], sink: str | None
 
     Ends with 1 if one is refused again; it stays. With --json one object a letter: letter, sent, rows,
     requests, kind and text (of what was refused).
+
+    For example: strandline dlq retry --all centre
     """
     with home.node() as node:
         codes = [_retry_one(node, each, as_json) for each in _chosen(node, letters, sink)]
@@ -126,6 +132,8 @@ def drop_(
     """Give the rows of each LETTER up: its sink does not get them. They stay in the table.
 
     With --json: letters, rows, dry_run.
+
+    For example: strandline dlq drop --all centre --reason "rows of a test" --dry-run
     """
     with home.node() as node:
         chosen = _chosen(node, letters, sink)

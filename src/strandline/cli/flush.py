@@ -31,6 +31,8 @@ def flush_(home: Home, as_json: bool, dataset: str | None) -> int:
     With --json one object a dataset: dataset, rows, flushes (number, reason, rows, bytes, files, ms,
     duplicates, dropped, settle_failure, resumed, ranges by source), held (ranges by source), landed_loads and
     released_loads (of processes that died); or dataset, error. Ranges are [lo, hi], without lo.
+
+    For example: strandline flush logs
     """
     with home.node() as node:
         names = [dataset] if dataset is not None else node.datasets()

@@ -11,7 +11,10 @@ from importlib.metadata import version
 from typing import Any, NamedTuple, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
+from strandline.cli.extras import remedy_of
+from strandline.cli.names import COMPLETED, Named
 from strandline.errors import HeldError, OutcomeUnknown, StrandlineError, UsageError
 
 
@@ -54,7 +57,18 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = bool(args) and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
-        return super().parse_args(ctx, [self._default, *args] if self._default and not is_named else args)
+        if self._default and not is_named and not ctx.resilient_parsing:  # a shell asks for all of them
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Its commands, and what is known of them here: none is imported for that."""
+        named = [
+            CompletionItem(name, help=self._subcommands[name].help)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 class Root(Group):
@@ -86,7 +100,13 @@ class Root(Group):
 
 
 class Command(click.Command):
-    """A command whose function returns its exit code, or None for 0."""
+    """A command whose function returns its exit code, or None for 0. A shell completes names in it."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for param in self.params:
+            if param.name in COMPLETED and param.type is click.STRING:
+                param.type = Named(COMPLETED[param.name])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -100,6 +120,8 @@ class Command(click.Command):
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
+            if isinstance(error, ImportError) and (lacking := remedy_of(error)) is not None:
+                return tell(ctx.command_path, "not_installed", *lacking, 2)
             found = f"{type(error).__name__}: {error}"
             return tell(ctx.command_path, "failed", found, "--debug shows where it comes from", 1)
 

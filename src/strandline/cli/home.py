@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from strandline.pipeline.config import FILE_NAME, Config, find_home, load_config
 from strandline.pipeline.config_home import HOME_VARIABLE
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from strandline.node import Node
 
 
+_TOLD: Final = "strandline.told"
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """The node that a command was told to use, not opened yet."""
@@ -26,7 +30,15 @@ class Home:
     named: str | None
 
     def config(self) -> Config:
-        return load_config(find_home(self.named) / FILE_NAME)
+        """As the file says now. What is odd in it is told once in a command."""
+        found = load_config(find_home(self.named) / FILE_NAME)
+        context = click.get_current_context(silent=True)
+        told: set[str] = set() if context is None else context.meta.setdefault(_TOLD, set())
+        for each in found.warnings:
+            if each not in told:
+                note(each)
+                told.add(each)
+        return found
 
     @contextmanager
     def site(self) -> Iterator[Site]:
@@ -39,11 +51,16 @@ class Home:
 
     @contextmanager
     def node(self) -> "Iterator[Node]":
-        """With every verb. Spark is started by the first that needs it, and says so on a terminal."""
+        """With every verb. Spark is that of the node's daemon, if one runs; else it is started by the first
+        that needs it, and says so on a terminal."""
+        from strandline.daemon.presence import shared_spark
         from strandline.node import Node
 
+        config = self.config()
+        if config.spark.remote is None and (remote := shared_spark(config.home)) is not None:
+            config = msgspec.structs.replace(config, own_remote=remote)
         tell = _tell if sys.stderr.isatty() else None
-        with _warnings_as_notes(), Node(self.config(), tell=tell) as opened:
+        with _warnings_as_notes(), Node(config, tell=tell) as opened:
             yield opened
 
 

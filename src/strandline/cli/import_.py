@@ -24,6 +24,8 @@ def import_(
     or a table, that has changed since it was imported is refused, and nothing is imported then.
 
     With --json: as load.
+
+    For example: strandline import orders old/orders --source shop
     """
     with home.node() as node:
         kind = "iceberg" if is_iceberg else "parquet"

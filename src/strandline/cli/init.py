@@ -1,11 +1,13 @@
 """`strandline init`: a folder becomes a node."""
 
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
+from strandline.cli.extras import install
 from strandline.cli.group import command, confirmed
 from strandline.cli.home import output_options
 from strandline.cli.output import print_facts, print_json
@@ -28,6 +30,8 @@ def init_(folder: Path | None, as_json: bool, new_origin: bool, yes: bool) -> in
     needs --new-origin: tokens of the original are then refused here.
 
     With --json: home, config, origin; with --new-origin also former_origin.
+
+    For example: strandline init mynode
     """
     home = (folder or Path()).absolute()
     if yes and not new_origin:
@@ -87,8 +91,9 @@ def _print(facts: dict[str, Any], as_json: bool) -> None:
 
 def _next_steps(home: Path) -> str:
     option = "" if home == Path.cwd() else f" --home {home}"
+    first = "" if find_spec("pyarrow") else f"\n  {install('lake')}  # rows and tables need it"
     return f"""
-what next:
+what next:{first}
   echo '{{"message": "hello"}}' | strandline append logs{option}
   strandline flush{option}
   strandline sql 'SELECT * FROM logs'{option}"""

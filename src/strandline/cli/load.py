@@ -63,6 +63,8 @@ def load_(
     is refused.
 
     With --json: dataset, load, number, rows, bytes, files, duplicates, repeat, ranges ([lo, hi] by source).
+
+    For example: strandline load orders orders.csv --format csv --option header=true
     """
     kind = format_ or _format_of(paths)
     given = _options(kind, options)

@@ -1,7 +1,7 @@
 """What commands print: values in the canonical encoding, tables on a terminal, aligned text in a pipe."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -114,6 +114,39 @@ class Progress:
     def show(self, text: str) -> None:
         if self._status is not None:
             self._status.update(f"{self._what}: {text}")
+
+
+@contextmanager
+def bar(what: str, total: Callable[[], int]) -> Iterator["Bar"]:
+    """As `progress`, where it is known how many there are, at most. They are counted for a terminal alone."""
+    if not sys.stderr.isatty():
+        yield Bar(None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),  # as text: a name may look like markup
+        BarColumn(),
+        MofNCompleteColumn(separator=" of "),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        shown.add_task(what, total=total() or None)
+        yield Bar(shown)
+
+
+class Bar:
+    """Threads may share it: each tells how far its own part is."""
+
+    def __init__(self, shown: Any) -> None:
+        self._shown = shown
+        self._done: dict[str, int] = {}
+
+    def show(self, part: str, done: int) -> None:
+        self._done[part] = done
+        if self._shown is not None:
+            self._shown.update(self._shown.task_ids[0], completed=sum(list(self._done.values())))
 
 
 def _line(event: Event) -> str:

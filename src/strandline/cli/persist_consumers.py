@@ -13,7 +13,10 @@ from strandline.persist.value import check_name
 @command("list")
 @store_options
 def list_(target: Target, as_json: bool) -> None:
-    """List the consumers: name, stream, seq and lag in events."""
+    """List the consumers: name, stream, seq and lag in events.
+
+    For example: strandline persist consumers list --store events.db
+    """
     with target.opened() as b:
         found = consumers(b)
     if as_json:
@@ -29,7 +32,10 @@ def list_(target: Target, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_options
 def drop_(target: Target, as_json: bool, name: str, dry_run: bool, yes: bool) -> int:
-    """End the consumer NAME: its cursor and its hold go, so compaction no longer waits for it."""
+    """End the consumer NAME: its cursor and its hold go, so compaction no longer waits for it.
+
+    For example: strandline persist consumers drop mailer --store events.db --dry-run
+    """
     check_name("consumer", name)
     with target.opened() as b:
         status = next((each for each in consumers(b) if each.name == name), None)

@@ -20,7 +20,10 @@ from strandline.persist.value import check_limit, check_name
 @click.argument("key")
 @store_options
 def get_(target: Target, as_json: bool, key: str) -> None:
-    """Print the value of KEY; an absent one is an error."""
+    """Print the value of KEY; an absent one is an error.
+
+    For example: strandline persist kv get leader --store events.db
+    """
     with target.opened() as b:
         value = kv_get_or(b, key, ABSENT)
     if value is ABSENT:
@@ -33,7 +36,10 @@ def get_(target: Target, as_json: bool, key: str) -> None:
 @click.argument("value")
 @store_options
 def put_(target: Target, as_json: bool, key: str, value: str) -> None:
-    """Put VALUE, which is JSON, or `-` for stdin, under KEY."""
+    """Put VALUE, which is JSON, or `-` for stdin, under KEY.
+
+    For example: strandline persist kv put leader '"a"' --store events.db
+    """
     parsed = parse_value(read_stdin() if value == "-" else value, "the value")
     with target.opened(create=True) as b:
         kv_put(b, key, parsed)
@@ -47,7 +53,10 @@ def put_(target: Target, as_json: bool, key: str, value: str) -> None:
 @click.option("--absent", is_flag=True, help="The key must not be there.")
 @store_options
 def cas_(target: Target, as_json: bool, key: str, value: str, expect: str | None, absent: bool) -> int:
-    """Put VALUE under KEY if the present one is as expected; a conflict is shown and ends with 1."""
+    """Put VALUE under KEY if the present one is as expected; a conflict is shown and ends with 1.
+
+    For example: strandline persist kv cas leader '"a"' --absent --store events.db
+    """
     if (expect is None) is not absent:
         raise UsageError("cas needs either --expect or --absent", hint="say what must be there now")
     expected = ABSENT if expect is None else parse_value(expect, "--expect")
@@ -66,7 +75,10 @@ def cas_(target: Target, as_json: bool, key: str, value: str, expect: str | None
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @store_options
 def delete_(target: Target, as_json: bool, key: str, dry_run: bool, yes: bool) -> int:
-    """Remove KEY."""
+    """Remove KEY.
+
+    For example: strandline persist kv delete leader --store events.db --dry-run
+    """
     guard("key", check_name("key", key))
     with target.opened() as b:
         count = int(kv_has(b, key))
@@ -87,7 +99,10 @@ def delete_(target: Target, as_json: bool, key: str, dry_run: bool, yes: bool) -
 @click.option("--limit", type=int, metavar="N", help="At most this many.")
 @store_options
 def list_(target: Target, as_json: bool, prefix: str, is_all: bool, limit: int | None) -> None:
-    """List keys with their values, in order; with --json one object a line."""
+    """List keys with their values, in order; with --json one object a line.
+
+    For example: strandline persist kv list --prefix lease/ --store events.db
+    """
     if limit is not None:
         check_limit(limit)
     with target.opened() as b:

@@ -62,6 +62,8 @@ def append_(
 
     Of the lines of --batch, `at` may be missing; `stream` and `seq`, as `read --json` prints them, are not
     looked at.
+
+    For example: strandline persist append cart-1 opened '{"by": "ann"}' --store events.db
     """
     stamp = now_us() if at is None else parse_at(at, "--at")
     if batch:
@@ -118,7 +120,10 @@ def read_(
     until: str | None,
     limit: int | None,
 ) -> None:
-    """Print the stored events of STREAM, oldest first; with --json one JSON object a line."""
+    """Print the stored events of STREAM, oldest first; with --json one JSON object a line.
+
+    For example: strandline persist read cart-1 --first 1 --limit 10 --store events.db
+    """
     if limit is not None:
         check_limit(limit)
     start = None if since is None else parse_at(since, "--since")
@@ -161,6 +166,8 @@ def follow_(
     """Print the events of STREAM from the first one on, then each as it comes; Ctrl-C ends it.
 
     With --consumer what was printed is acknowledged page by page: after a crash the last page may come again.
+
+    For example: strandline persist follow --global --consumer mailer --store events.db
     """
     if limit is not None:
         check_limit(limit)
@@ -236,7 +243,10 @@ def _named(stream: str | None) -> str:
 @click.option("--limit", type=int, metavar="N", help="At most this many.")
 @store_options
 def streams_(target: Target, as_json: bool, prefix: str, is_all: bool, limit: int | None) -> None:
-    """List the streams: name, last seq, and how far they are truncated."""
+    """List the streams: name, last seq, and how far they are truncated.
+
+    For example: strandline persist streams --prefix cart- --store events.db
+    """
     left = sys.maxsize if limit is None else check_limit(limit)
     after, is_first = "", True
     with target.opened() as b:

@@ -30,6 +30,8 @@ def serve_(target: Target, as_json: bool, host: str, port: int, scratch: bool) -
 
     With --scratch the store itself is not touched: each name has an empty one of its own, made on first use,
     in the folder STORE.scratch (SQLite), a schema (Postgres) or memory. They are there after a restart.
+
+    For example: strandline persist serve --port 8081 --store events.db
     """
     try:
         from strandline.server.persist_host import persist_app

@@ -23,7 +23,10 @@ from strandline.persist.value import check_name, check_seq
 @command("stats")
 @store_options
 def stats_(target: Target, as_json: bool) -> None:
-    """Sizes, longest tails, lags of snapshots, holds and consumers."""
+    """Sizes, longest tails, lags of snapshots, holds and consumers.
+
+    For example: strandline persist stats --store events.db
+    """
     with target.opened() as b:
         found = stats(b)
     if as_json:
@@ -50,6 +53,8 @@ def verify_(target: Target, as_json: bool, sets_aside: bool, dry_run: bool, yes:
     """Read everything and name what is damaged or missing; ends with 1 if there is any.
 
     What was set aside before is listed and does not count as damage.
+
+    For example: strandline persist verify --store events.db
     """
     with target.opened() as b:
         with progress("verifying"):
@@ -101,6 +106,8 @@ def erase_(target: Target, as_json: bool, stream: str, reason: str, dry_run: boo
     """Remove every event of STREAM, its snapshots, and what markers and quarantine keep of it.
 
     Its name and last seq stay. Backups made before are not touched.
+
+    For example: strandline persist erase cart-1 --reason "asked for by ann" --store events.db --dry-run
     """
     guard("stream", check_name("stream", stream))
     check_name("reason", reason)
@@ -135,8 +142,9 @@ def redact_(
 ) -> int:
     """Put null in place of the value at PATH, a JSON list of keys and indexes, in event SEQ of STREAM.
 
-    For example: redact users 7 '["address", "street"]' --reason "request 12". The snapshots that have folded
-    the event are named: rebuild them.
+    The snapshots that have folded the event are named: rebuild them.
+
+    For example: strandline persist redact users 7 '["address"]' --reason "request 12" --store events.db
     """
     guard("stream", check_name("stream", stream))
     check_seq("seq", seq, least=1)
@@ -172,7 +180,10 @@ def redact_(
 @click.argument("file", type=click.Path(path_type=Path))
 @store_options
 def backup_(target: Target, as_json: bool, file: Path) -> None:
-    """Write the store as of one instant into the new SQLite store FILE, while it is in use."""
+    """Write the store as of one instant into the new SQLite store FILE, while it is in use.
+
+    For example: strandline persist backup events.backup --store events.db
+    """
     with target.opened() as b, progress("backing up, records") as shown_:
         counts = backup(_counted(b, shown_), file)
     _print_counts(counts, as_json)
@@ -182,7 +193,10 @@ def backup_(target: Target, as_json: bool, file: Path) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @store_options
 def restore_(target: Target, as_json: bool, file: Path) -> None:
-    """Fill the store, which must be empty, from the backup FILE, and verify it before it says done."""
+    """Fill the store, which must be empty, from the backup FILE, and verify it before it says done.
+
+    For example: strandline persist restore events.backup --store restored.db
+    """
     if not file.exists():
         raise NotFoundError(f"there is no file {file}", hint="name a backup")
     with target.opened(create=True) as b, progress("restoring, records") as shown_:

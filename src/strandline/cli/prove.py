@@ -35,9 +35,12 @@ def prove_(home: Home, as_json: bool, sink: str | None, dataset: str | None) -> 
     and asks each destination what it has; a folder's objects are read. It writes nothing. Ends with 1 if
     anything is wrong, with 3 if something could not be checked.
 
-    A strand is "whole", or "fault", or "unknown". With --json one object a strand: dataset, source, status,
-    numbered, visible_through, pending, gaps, landed, rows, left_out, faults, unknown, sinks (each as
-    `strandline sink verify --json`). A fault is kind, lo, hi (without lo), text, epoch, target.
+    A strand is "whole", or "fault", or "unknown". With --json one object a strand: dataset, source, status
+    ("ok" is whole), numbered, visible_through, pending, gaps, landed, rows, left_out, removed, faults,
+    unknown, sinks (each as `strandline sink verify --json`). A fault is kind, lo, hi (without lo), text,
+    epoch, target.
+
+    For example: strandline prove centre logs
     """
     from strandline.delivery.prove import prove
 

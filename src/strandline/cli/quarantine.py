@@ -22,6 +22,8 @@ def list_(home: Home, as_json: bool, dataset: str | None) -> None:
 
     With --json one object an entry: dataset, entry, at (UTC microseconds), rows, source, reasons (the first
     100).
+
+    For example: strandline spool quarantine list logs
     """
     with home.site() as site:
         found = [each for name in datasets_of(site, dataset) for each in entries(site.b, name)]
@@ -46,6 +48,8 @@ def show_(home: Home, as_json: bool, dataset: str, entry: int) -> None:
     """Print the rows of ENTRY as JSON lines; the reasons go to stderr, in the same order.
 
     With --json each line is {"row": …, "reason": …}.
+
+    For example: strandline spool quarantine show logs 3
     """
     with home.site() as site:
         found = refused_of(site.content, entry_named(site.b, dataset, entry))
@@ -65,6 +69,8 @@ def retry_(home: Home, as_json: bool, dataset: str, numbers: tuple[int, ...], is
 
     An entry leaves quarantine in the transaction that stores its rows. With --json one object an entry:
     dataset, entry, rows, quarantined, ranges ([lo, hi] by source, without lo).
+
+    For example: strandline spool quarantine retry logs --all
     """
     codes = [0]
     with home.node() as node:
@@ -103,7 +109,10 @@ def drop_(
     dry_run: bool,
     yes: bool,
 ) -> int:
-    """Give the rows of each ENTRY up, for good. With --json: dataset, entries, rows, dry_run."""
+    """Give the rows of each ENTRY up, for good. With --json: dataset, entries, rows, dry_run.
+
+    For example: strandline spool quarantine drop logs 3 --reason "rows of a test" --dry-run
+    """
     with home.node() as node:
         there = node.quarantined(dataset)
         chosen = _chosen(there, numbers, is_all)

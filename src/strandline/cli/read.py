@@ -14,9 +14,10 @@ from strandline.dataset import SOURCE, Dataset
 from strandline.errors import UsageError
 
 if TYPE_CHECKING:
-    from strandline.node import Node, Refresh
+    from strandline.lake.explain import ScanPlan
+    from strandline.node import Refresh
     from strandline.pipeline.read import Scan
-    from strandline.pipeline.visible import DataAge
+    from strandline.pipeline.visible import DataAge, OnPruned
 
 PAGE_ROWS: Final = 50_000
 
@@ -38,6 +39,13 @@ def refresh_option(function: Any) -> Any:
 @click.option("--since", metavar="TOKEN", help="What follows this token; without it from the start.")
 @click.option("--until", metavar="TOKEN", help="Up to this token; without it all that is visible.")
 @click.option("--columns", metavar="A,B", help="These columns alone.")
+@click.option(
+    "--on-pruned",
+    type=click.Choice(("error", "continue")),
+    default="error",
+    show_default=True,
+    help="Where rows after --since were pruned: say so, or go on without them.",
+)
 @format_options
 @refresh_option
 @click.option("--explain", is_flag=True, help="Tell which files it would open, read nothing, start no Spark.")
@@ -50,6 +58,7 @@ def read_(
     since: str | None,
     until: str | None,
     columns: str | None,
+    on_pruned: "OnPruned",
     format_: str | None,
     out: Path | None,
     limit: int | None,
@@ -59,16 +68,20 @@ def read_(
     """Print the rows of DATASET: of one source in the order of their seqs, else flush by flush.
 
     The token at which it ends goes to stderr as `token: …`: `--since` goes on from there. A token over all
-    sources stands between flushes; where --limit ends inside a flush, its rows come again after it.
+    sources stands between flushes; where --limit ends inside a flush, its rows come again after it. Where
+    retention has pruned rows after --since it ends with 3, unless --on-pruned is continue.
 
     With --json each row is a line {"row": …}, and the last line is {"end": {"token", "rows", "clamped",
     "pending_rows", "age_s"}}: what has not landed yet is not read, and the data is so old (null: no flush has
     landed any). With --explain:
     snapshot, files_considered, files_pruned, files_opened, delete_files, bytes, rows_at_most.
+
+    For example: strandline read logs --source web-1 --limit 100 --format jsonl
     """
     with home.node() as node:
         if explain:
-            _explain(node, dataset, source, since, until, as_json)
+            plan = node.explain(dataset, source=source, since=since, until=until, on_pruned=on_pruned)
+            _print_plan(plan, as_json)
             return
         known = node.site.known(dataset).dataset
         names = _names(known, columns)
@@ -80,6 +93,7 @@ def read_(
             until=until,
             max_rows=min(limit or PAGE_ROWS, PAGE_ROWS),
             refresh=refresh,
+            on_pruned=on_pruned,
         )
         known = node.site.known(dataset).dataset  # a flush may have made it grow
         names = _names(known, columns)
@@ -163,10 +177,7 @@ def _tell_end(reading: _Reading, scan: "Scan", as_json: bool) -> None:
     click.echo(f"token: {reading.token or '(none: it ends inside the first flush)'}", err=True)
 
 
-def _explain(
-    node: "Node", dataset: str, source: str | None, since: str | None, until: str | None, as_json: bool
-) -> None:
-    plan = node.explain(dataset, source=source, since=since, until=until)
+def _print_plan(plan: "ScanPlan", as_json: bool) -> None:
     facts = {
         "snapshot": plan.snapshot,
         "files_considered": plan.files_considered,

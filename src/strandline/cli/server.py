@@ -40,10 +40,12 @@ def run_(home: Home, as_json: bool, listen: str | None) -> None:
 
     What is received is spooled: `strandline flush` lands it. Datasets must be declared, or have rows already,
     unless [node] strict_datasets is false. With --json the first line is {"listening": URL}.
+
+    For example: strandline server run --listen 127.0.0.1:8080
     """
     try:
         from strandline.server.receiver import Receiver
-        from strandline.server.run import is_loopback, serve_until_signal, url_of
+        from strandline.server.run import address, is_loopback, serve_until_signal, url_of
         from strandline.server.run import listen as listen_on
         from strandline.server.tokens import Gate, tokens
     except ImportError as error:
@@ -51,10 +53,13 @@ def run_(home: Home, as_json: bool, listen: str | None) -> None:
             f"to receive rows needs {error.name}, which is not installed",
             hint='pip install "strandline[server,lake]"',
         ) from error
+    from strandline.daemon.watched import metrics_page
+    from strandline.observe.live import Live
+    from strandline.observe.span import send_traces
     from strandline.pipeline.reconcile import reconcile
 
     config = home.config()
-    host, port = _address(listen or config.server.listen)
+    host, port = address(listen or config.server.listen)
     tls = config.server_tls()
     with home.site() as site:
         site.is_strict = config.node.strict_datasets is not False
@@ -64,7 +69,9 @@ def run_(home: Home, as_json: bool, listen: str | None) -> None:
             note("there is no token, so nobody may send: `strandline server token new NAME` makes one")
         if tls is None and not is_loopback(host):
             note(f"{host} is open to other machines and tokens come in clear: [server] tls_certificate")
-        app = Receiver(site, gate, config.server, dataset_of=config.dataset_of_signal)
+        send_traces(config.observe.traces, node=config.node.name)
+        metrics = metrics_page(lambda: config, site, Live())
+        app = Receiver(site, gate, config.server, dataset_of=config.dataset_of_signal, metrics=metrics)
         try:
             listening = listen_on(host, port)
         except BaseException:
@@ -72,13 +79,6 @@ def run_(home: Home, as_json: bool, listen: str | None) -> None:
             raise
         url = url_of(listening, scheme="https" if tls else "http")
         serve_until_signal(app, listening, lambda: _announce(url, as_json), tls=tls)
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address", hint="host:port, such as 127.0.0.1:8080 or [::1]:8080")
-    return host.strip("[]"), int(port)
 
 
 def _announce(url: str, as_json: bool) -> None:
@@ -99,6 +99,8 @@ def new_(home: Home, as_json: bool, name: str, datasets: tuple[str, ...], origin
 
     A token for some datasets names them as the sender calls them, and as this node does where that is
     another name. With --json: id, name, token, datasets, origins (null for all), at.
+
+    For example: strandline server token new laptop --dataset logs
     """
     from strandline.server.tokens import new_token
 
@@ -122,7 +124,10 @@ def new_(home: Home, as_json: bool, name: str, datasets: tuple[str, ...], origin
 @home_options
 def list_(home: Home, as_json: bool) -> None:
     """List the tokens. With --json one object each: id, name, datasets, origins (null for all), at,
-    revoked_at (UTC microseconds)."""
+    revoked_at (UTC microseconds).
+
+    For example: strandline server token list
+    """
     from strandline.server.tokens import tokens
 
     with home.site() as site:
@@ -154,7 +159,10 @@ def list_(home: Home, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @home_options
 def revoke_(home: Home, as_json: bool, token_id: str, dry_run: bool, yes: bool) -> int:
-    """Have token ID open nothing from now on, also at receivers that run. With --json what `list` has."""
+    """Have token ID open nothing from now on, also at receivers that run. With --json what `list` has.
+
+    For example: strandline server token revoke 0f3c9a1b2d4e --dry-run
+    """
     from strandline.server.tokens import revoke, token_of
 
     with home.site() as site:

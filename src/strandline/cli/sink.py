@@ -63,6 +63,8 @@ def list_(home: Home, as_json: bool) -> None:
     (off, new, idle, behind, waiting, held), hold (kind and text, or null), strands, held_strands, owed (rows
     that are visible and not delivered, at most), rows, bytes (delivered), withheld, dead_letters,
     delivered_at.
+
+    For example: strandline sink list
     """
     with home.node() as node:
         known = node.site.standing.lines().instances()
@@ -144,8 +146,10 @@ def verify_(home: Home, as_json: bool, sink: str, dataset: str | None) -> int:
     1 if something is missing, double, strange or altered, with 3 if the destination could not be asked.
 
     With --json one object a strand: sink, dataset, source, status (ok, fault, unknown), mark,
-    visible_through, epochs, units, rows, withheld, letters, skipped, unrecorded, elsewhere, unknown, faults
-    (kind, lo, hi, text, epoch, target).
+    visible_through, epochs, units, rows, withheld, letters, skipped, evicted, unrecorded, elsewhere, unknown,
+    faults (kind, lo, hi, text, epoch, target).
+
+    For example: strandline sink verify archive logs
     """
     from strandline.delivery.verify import verify
 
@@ -197,6 +201,7 @@ def _verdict_facts(verdict: "StrandVerdict") -> dict[str, Any]:
         "withheld": verdict.withheld,
         "letters": verdict.letters,
         "skipped": verdict.skipped,
+        "evicted": verdict.evicted,
         "unrecorded": verdict.unrecorded,
         "elsewhere": verdict.elsewhere,
         "unknown": verdict.unknown,
@@ -223,6 +228,8 @@ def history_(home: Home, as_json: bool, sink: str, dataset: str | None, source: 
 
     With --json one object an event: at (UTC microseconds), dataset, source (null: of the whole sink), seq,
     type, text, data.
+
+    For example: strandline sink history centre logs --source web-1
     """
     from strandline.delivery.history import history
 
@@ -268,6 +275,8 @@ def rewind_(
     into a chain of their own. Dead letters behind the line are dropped, since their rows are sent again.
 
     With --json one object a strand: sink, dataset, source, was, mark, epoch, dropped_letters.
+
+    For example: strandline sink rewind centre logs --source web-1 --to 1000 --reason "the disk was lost"
     """
     with home.node() as node:
         strands = node.deliveries.strands(sink, dataset, source)
@@ -303,6 +312,8 @@ def skip_(
     """Put the lines of SINK forward: rows between are never delivered.
 
     With --json one object a strand: sink, dataset, source, was, mark, epoch, dropped_letters.
+
+    For example: strandline sink skip centre logs --source web-1 --to 5000 --reason "too old"
     """
     with home.node() as node:
         strands = node.deliveries.strands(sink, dataset, source)
@@ -333,6 +344,8 @@ def release_(
 
     What [policy] still withholds stays withheld. With --json: sink, looked_at (rows), rows (delivered by the
     runs), still_withheld, dry_run, runs (as `strandline sync --json`).
+
+    For example: strandline sink release centre logs --dry-run
     """
     from strandline.cli.sync import print_results, result_facts, tell_result, worst
 
@@ -379,6 +392,8 @@ def forget_(home: Home, as_json: bool, sink: str, reason: str, abort_intent: boo
 
     Take it out of the configuration first: one that is configured starts anew, and delivers everything again.
     With --json: sink, strands, dead_letters.
+
+    For example: strandline sink forget old-centre --reason "it is gone"
     """
     with home.node() as node:
         letters = len(node.deliveries.letters(sink))
@@ -417,6 +432,8 @@ def bind_(
     """Say what it means that SINK is configured for another destination than it delivered to.
 
     With --json: sink, destination, how, strands (that begin again).
+
+    For example: strandline sink bind archive --keep --reason "the bucket was moved"
     """
     if keep == reset:
         raise UsageError(

@@ -62,6 +62,8 @@ def list_(home: Home, as_json: bool, dataset: str | None) -> None:
 
     With --json one object a strand: dataset, source, rows, bytes, oldest (UTC microseconds), held (segment,
     lo, hi, reason).
+
+    For example: strandline spool list logs
     """
     with home.site() as site:
         strands = [
@@ -125,6 +127,8 @@ def check_(home: Home, as_json: bool, dataset: str | None) -> int:
 
     It only reads, and what lands meanwhile is left out. With --json one object a range: dataset, source,
     segment, lo, hi, bytes, at, hold, fault, unread.
+
+    For example: strandline spool check logs
     """
     from strandline.pipeline.spool import spool_lines
 
@@ -181,6 +185,8 @@ def lost_(home: Home, as_json: bool, segment: str, reason: str, dry_run: bool, y
 
     SEGMENT is its id, as `strandline spool list` shows it, or the beginning of it. What is not held is never
     given up. With --json: segment, dataset, rows, ranges ([lo, hi] by source, without lo), dry_run.
+
+    For example: strandline spool lost 5a1e9c --dry-run
     """
     with home.site() as site:
         dataset, cid, ranges = _held(site, segment)

@@ -7,7 +7,7 @@ import click
 
 from strandline.cli.group import command, exit_code, tell
 from strandline.cli.home import Home, home_options
-from strandline.cli.output import print_json, print_table, progress
+from strandline.cli.output import bar, print_json, print_table
 from strandline.errors import StrandlineError
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ def sync_(home: Home, as_json: bool, sink: str | None, dry_run: bool) -> int:
     (null: Spark does not tell), troubles (dataset, source, kind, text, not_before, held); or sink, error.
     With --dry-run one object a strand: sink, dataset, source, ranges ([lo, hi], without lo), rows, bytes
     (estimated), pending, held (kind and text, or null), not_before.
+
+    For example: strandline sync centre --dry-run
     """
     with home.node() as node:
         if dry_run:
             return _print_owing(node, sink, as_json)
-        with progress("delivering") as shown:
-            report = node.sync(sink, tell=lambda result: shown.show(_so_far(result)))
+        with bar("delivering rows", lambda: _rows_owed(node, sink)) as shown:
+            report = node.sync(sink, tell=lambda result: shown.show(result.instance, _rows_done(result)))
     codes = [_told_error(f"{_PATH} {name}", each) for name, each in report.flushes.items() if _is_error(each)]
     runs = {name: each for name, each in report.runs.items() if not isinstance(each, StrandlineError)}
     if as_json:
@@ -66,8 +68,14 @@ def worst(codes: list[int]) -> int:
     return others[0] if len(codes) == 1 and others else 1 if others else max(codes, default=0)
 
 
-def _so_far(result: "SyncResult") -> str:
-    return f"{result.instance}: {result.rows:,} rows"
+def _rows_owed(node: "Node", sink: str | None) -> int:
+    """At most: what is pending is flushed first, and of a range some rows may be gone."""
+    names = node.deliveries.names() if sink is None else [sink]
+    return sum(each.rows + each.pending for name in names for each in node.deliveries.owing(name))
+
+
+def _rows_done(result: "SyncResult") -> int:
+    return result.rows + result.withheld
 
 
 def _is_error(each: Any) -> bool:
