@@ -2,13 +2,19 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+FAULTS ?=
+GO ?= go
 BIN := .venv/bin
 STAMP := .venv/stamp
+# What a build remembers it does not tell again: after a failure the next one starts anew.
+BOOK = $(BIN)/sphinx-build -q -n -W --keep-going -d build/doctrees docs build/docs || { rm -r build/doctrees; exit 1; }
 export PYTHON
+# The tests start hundreds of processes: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-slow check docs scoreboards format bench requirements clean
+.PHONY: help venv prepare demo demo-store test test-slow check docs book scoreboards faults format bench package requirements clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,28 +24,46 @@ $(STAMP): requirements/dev.txt requirements/postgres-binaries.txt pyproject.toml
 
 venv: $(STAMP)  ## make .venv, or bring it up to date
 
-demo: $(STAMP)  ## see it work, in under a minute
+demo: $(STAMP)  ## see it work, in about a minute
 	@$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## run the tests, for example with PYTEST_ARGS="tests/persist -k once"
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+demo-store: $(STAMP)  ## see the event store alone, in seconds
+	@$(BIN)/python examples/store.py
 
-test-slow: $(STAMP)  ## run the tests that take minutes
+prepare: $(STAMP)  ## fetch Iceberg's jars and make Spark's class archive, where they are not there yet
+	@$(BIN)/python tools/prepare.py
+
+test: $(STAMP) prepare  ## run the tests, for example with PYTEST_ARGS="tests/persist -k once"
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+
+test-slow: $(STAMP) prepare  ## run the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-check: $(STAMP)  ## format, lint, types, layers: the part of CI that runs no test
+check: $(STAMP)  ## format, lint, types, layers, docs: the part of CI that runs no test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/promises.py --check
+	$(BIN)/python tools/comparison.py --check
+	$(BOOK)
 	$(BIN)/python -m strandline.conformance.publish --check
 
-docs: $(STAMP)  ## make docs/reference anew from the code
+docs: $(STAMP)  ## make docs/reference, promises and comparison anew from code, tests and results
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/promises.py
+	$(BIN)/python tools/comparison.py
+
+book: $(STAMP)  ## make pages of docs/, in build/docs; a link that leads nowhere fails it
+	$(BOOK)
+	@echo "open build/docs/index.html"
 
 scoreboards: $(STAMP)  ## certify our four backends and publish docs/conformance: ten minutes
 	$(BIN)/python -m strandline.conformance.publish
+
+faults: $(STAMP)  ## cut power, lines and processes, count it, and publish docs/faults.md: hours; see FAULTS="--help"
+	$(BIN)/python -m tests.faults.publish $(FAULTS)
 
 format: $(STAMP)  ## format the code, and fix what can be fixed
 	$(BIN)/ruff format .
@@ -58,8 +82,21 @@ format: $(STAMP)  ## format the code, and fix what can be fixed
 	fi
 	@touch $@
 
-bench: $(STAMP) .venv-peers/stamp  ## measure, in an hour, and publish docs/benchmarks; see BENCH_ARGS="--help"
+# The peer that is no Python. Its modules are pinned by go.sum; the stamp is newer when its folder was made anew.
+.venv-peers/bin/collector: .venv-peers/stamp $(wildcard benchmarks/collector/*)
+	@if command -v $(GO) >/dev/null 2>&1; then \
+	    echo "compiling benchmarks/collector into .venv-peers, for minutes the first time" >&2; \
+	    GOTOOLCHAIN=local nice -n 10 $(GO) build -C benchmarks/collector -p 1 -trimpath -buildvcs=false \
+	        -o "$(CURDIR)/$@" .; \
+	else \
+	    echo "no $(GO) here (GO=... says where one is): the OpenTelemetry Collector is not measured" >&2; \
+	fi
+
+bench: $(STAMP) .venv-peers/stamp .venv-peers/bin/collector  ## measure, in an hour, and publish docs/benchmarks; see BENCH_ARGS="--help"
 	$(BIN)/python -m benchmarks --out docs/benchmarks $(BENCH_ARGS)
+
+package: $(STAMP)  ## build sdist and wheel into dist, and use them as who has just installed them would
+	$(BIN)/python tools/package_smoke.py
 
 # PIN_ARGS="--upgrade" takes newer versions; without it only what pyproject.toml changed moves.
 PIN_ARGS ?=

@@ -1,12 +1,16 @@
-"""Asks every question: `make bench`. `--only store`, `--only tables` and `--only delivery` ask some."""
+"""Asks every question: `make bench`. `--only store`, `tables`, `delivery` or `keeping` asks some."""
 
 from benchmarks import (
     does_a_flush_slow_down,
+    does_a_store_slow_down,
     how_do_threads_share,
     how_fast_are_rows_end_to_end,
+    how_fast_are_six_writers,
     how_fast_does_a_receiver_accept,
+    how_fast_is_a_backfill,
     how_fast_is_a_batch,
     how_fast_is_a_blob,
+    how_fast_is_a_compaction,
     how_fast_is_a_flush,
     how_fast_is_a_forward,
     how_fast_is_a_load,
@@ -21,14 +25,18 @@ from benchmarks import (
     how_much_does_an_idle_tick_cost,
     how_much_does_http_cost,
     how_soon_does_a_follower_wake,
+    where_does_an_append_go,
 )
 from benchmarks.frame import main
 
 STORE = (
     how_fast_is_an_append,
     how_fast_is_a_batch,
+    where_does_an_append_go,
     how_do_threads_share,
+    how_fast_are_six_writers,
     how_fast_is_a_read,
+    does_a_store_slow_down,
     how_soon_does_a_follower_wake,
     how_fast_is_an_import,
     how_much_does_http_cost,
@@ -51,12 +59,15 @@ DELIVERY = (
     how_fast_does_a_receiver_accept,
 )
 
+KEEPING = (how_fast_is_a_compaction, how_fast_is_a_backfill)
+
 if __name__ == "__main__":
     main(
-        {question.QUESTION: question.ask for question in (*STORE, *TABLES, *DELIVERY)},
+        {question.QUESTION: question.ask for question in (*STORE, *TABLES, *DELIVERY, *KEEPING)},
         {
             "store": [question.QUESTION for question in STORE],
             "tables": [question.QUESTION for question in TABLES],
             "delivery": [question.QUESTION for question in DELIVERY],
+            "keeping": [question.QUESTION for question in KEEPING],
         },
     )

@@ -25,6 +25,7 @@ from strandline.node import Node
 from strandline.pipeline.config import FILE_NAME
 from strandline.ranges import Range
 from strandline.server.tokens import new_token
+from strandline.sinks.forward import ACKS
 from strandline.sinks.ndjson import ndjson_lines
 from strandline.unit import INGEST, MIME, Unit, unit_headers
 
@@ -137,7 +138,7 @@ class Line:
         self._connection.request("POST", f"{INGEST}/{dataset}", body, dict(headers))
         answer = self._connection.getresponse()
         said = answer.read()
-        assert answer.status == 202, (answer.status, said)
+        assert answer.status in ACKS, (answer.status, said)
 
     def close(self) -> None:
         self._connection.close()

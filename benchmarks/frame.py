@@ -226,14 +226,17 @@ def main(
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory(prefix="slbench-")))
         bench = Bench(folder, rounds, options.quick, open_)
+        answered: list[str] = []
         for question, ask in asked.items():
             bench.question = question
             bench.console.rule(question)
             ask(bench)
-        url = bench.server.url if bench.server is not None else None
-        report = Report(surroundings(folder, url), bench.tables, bench.missing)
-    if options.out is not None:
-        publish(report, options.out, asked=None if options.only is None else asked)
+            answered.append(question)
+            if options.out is not None:  # at once: what comes later may fail
+                url = bench.server.url if bench.server is not None else None
+                report = Report(surroundings(folder, url), bench.tables, bench.missing)
+                is_all = len(answered) == len(questions)
+                publish(report, options.out, asked=None if is_all else answered)
 
 
 def _chosen(

@@ -1,6 +1,7 @@
 """How long do the first append and the first flush of a process take, and what takes it?"""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,18 +27,20 @@ def ask(bench: Bench) -> None:
         return
     spans: dict[str, float] = {}
 
-    def flush() -> dict[str, float]:
-        found = started("flush", home)
+    def flush(**environment: str) -> dict[str, float]:
+        found = started("flush", home, **environment)
         spans.clear()
         spans.update({name: ms for name, ms in found.items() if name.startswith("of the first")})
         return {name: ms for name, ms in found.items() if name not in spans}
 
     flushes: dict[str, Callable[[], Any]] = {
+        "ours, without the class archive": lambda: flush(JAVA_TOOL_OPTIONS="-Xshare:auto"),  # Java's default
         "ours": flush,
         "bare Spark": lambda: started("spark", folder / "cold-bare"),
     }
     note = (
-        "1,000 rows each; both are Spark started by us. A second write has a warm Java and no table to make."
+        "1,000 rows each; all are Spark started by us, from the class archive unless it says without. "
+        "A second write has a warm Java and no table to make."
     )
     bench.run(Case("Flush in a new process", "ms", flushes, ["bare Spark"], note=note), at_most=3)
     note = "The last of the rounds above: the time from each place that a flush names on its way to the next."
@@ -46,11 +49,13 @@ def ask(bench: Bench) -> None:
     )
 
 
-def started(*words: object) -> dict[str, float]:
+def started(*words: object, **environment: str) -> dict[str, float]:
     """What a process of benchmarks.starter says."""
     command = [sys.executable, "-m", "benchmarks.starter", *map(str, words)]
     root = Path(__file__).parent.parent
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=root)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, **environment}
+    )
     found: dict[str, float] = json.loads(done.stdout)
     return found
 

@@ -71,12 +71,14 @@ def peer_sqlite(path: Path) -> Peer:
     return Peer(recorder, datastore)
 
 
-def peer_postgres(url: str, table: str, *, pool_size: int = 1) -> Peer:
-    """A recorder with a table of its own; its safe mode, in which a lock keeps positions in commit order."""
+def peer_postgres(url: str, table: str, *, pool_size: int = 1, creates: bool = True) -> Peer:
+    """A recorder with a table of its own; its safe mode, in which a lock keeps positions in commit order.
+    One process `creates` the table: two at once fail."""
     (host,) = parse_qs(urlsplit(url).query)["host"]
     datastore = PostgresDatastore("postgres", host, 5432, "postgres", "", pool_size=pool_size, max_waiting=0)
     recorder = PostgresApplicationRecorder(datastore, events_table_name=table)
-    recorder.create_table()
+    if creates:
+        recorder.create_table()
     return Peer(recorder, datastore)
 
 

@@ -5,7 +5,7 @@ import os
 import platform
 import sqlite3
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import apsw
 import rich.table
+
+from benchmarks.plots import plot
 
 _PACKAGES: Final = (
     "strandline",
@@ -131,7 +133,19 @@ def publish(report: Report, folder: Path, *, asked: Collection[str] | None = Non
     if asked is not None and results.exists():
         report = _joined(_report_of(json.loads(results.read_text("utf-8"))), report, asked)
     results.write_text(json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
-    (folder / "README.md").write_text(as_markdown(report), "utf-8")
+    pictures = _plotted(report, folder)
+    (folder / "README.md").write_text(as_markdown(report, pictures), "utf-8")
+
+
+def _plotted(report: Report, folder: Path) -> dict[str, str]:
+    """A picture of each question that has ratios, by name."""
+    questions: dict[str, list[Table]] = {}
+    for table in report.tables:
+        questions.setdefault(table.question, []).append(table)
+    names = {question: f"{'-'.join(question.lower().strip('?').split())}.svg" for question in questions}
+    for old in folder.glob("*.svg"):
+        old.unlink()
+    return {name: names[name] for name, tables in questions.items() if plot(tables, folder / names[name])}
 
 
 def _joined(old: Report, new: Report, asked: Collection[str]) -> Report:
@@ -211,13 +225,15 @@ def rich_table(table: Table) -> rich.table.Table:
     return shown
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: Report, pictures: Mapping[str, str] | None = None) -> str:
     parts = [_PREFACE]
     question = None
     for table in report.tables:
         if table.question != question:
             question = table.question
             parts.append(f"## {question}\n")
+            if question in (pictures or {}):
+                parts.append(f"![{question}]({(pictures or {})[question]})\n")
         header, *lines = _cells(table)
         rule = ["---", *["---:"] * (len(header) - 1)]
         rows = "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))

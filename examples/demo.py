@@ -1,130 +1,234 @@
-"""The event store in seconds: append, project, kill a writer with SIGKILL in the middle, reopen, same answer.
+"""The whole way of a row, in about a minute: appended, landed, queried, archived, forwarded; and two kills.
 
-Run it with `make demo`. It leaves its store behind, to look at.
+    three sources ──▶ edge ──▶ its table ──┬──▶ a folder of Parquet files
+                                           └──▶ centre, a second node, over HTTP
+
+Run it with `make demo`. It leaves its folder behind, to look at.
 """
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow.dataset as ds
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from strandline.persist import (
-    Event,
-    append_once,
-    compact,
-    count,
-    last_seq,
-    open_store,
-    project,
-    replay,
-    verify,
-)
+import strandline
+from strandline.node import Node
 
-ORDERS, KILL_AFTER = 2000, 700
-console = Console(stderr=False, highlight=False)
+SOURCES, BATCHES, BATCH = ("web-1", "web-2", "worker-1"), 40, 250
+ROWS = len(SOURCES) * BATCHES * BATCH
+PATHS = ("/", "/cart", "/checkout", "/search", "/account")
+EDGE = """\
+version = 1
+
+[node]
+name = "edge"
+
+[sinks.archive]           # rows become Parquet files
+type = "blob"
+destination = "local"
+dir = "../archive"
+
+[sinks.centre]            # and go on to another node
+type = "forward"
+url = "{url}"
+token = "env:CENTRE_TOKEN"
+inline_wait_s = 1         # while it is down we do not want to wait
+"""
+CENTRE = """\
+version = 1
+
+[node]
+name = "centre"
+strict_datasets = false
+"""
+console = Console(highlight=False)
 
 
-def revenue(total: int, event: Event) -> int:
-    return total + event.data["cents"] if event.type == "paid" else total
+# What runs in processes of their own
 
 
-def write_orders(path: str, first: int) -> None:
-    """The child: one durable append an order, each under its own key; it says so once acknowledged."""
-    b = open_store(path)
-    for number in range(first, ORDERS + 1):
-        event = append_once(
-            b, "orders", f"order-{number}", "paid", number, {"order": number, "cents": number % 97}
+def produce(home: str) -> None:
+    """Append log rows of three sources; each batch says so once it is acknowledged. Begun again, it begins at
+    the first batch, under the same request ids: what is there already is not stored twice."""
+    with strandline.open(home) as node:
+        for number in range(BATCHES):
+            for source in SOURCES:
+                draw = random.Random(f"{source} {number}")
+                rows = [
+                    {
+                        "id": f"{source}-{number * BATCH + place}",
+                        "level": draw.choice(("debug", "info", "info", "info", "warn", "error")),
+                        "path": draw.choice(PATHS),
+                        "ms": round(draw.expovariate(1 / 40), 3),
+                    }
+                    for place in range(BATCH)
+                ]
+                receipt = node.append("requests", rows, source=source, request_id=f"{source}-{number}")
+                print(json.dumps([receipt.rows, receipt.is_repeat]), flush=True)
+            time.sleep(0.05)
+
+
+def started(*words: str, **environment: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *words], stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+
+
+def receiver(home: Path, listen: str) -> "tuple[subprocess.Popen[str], str]":
+    process = started("-m", "strandline", "server", "run", "--home", str(home), "--listen", listen)
+    assert process.stdout is not None
+    return process, process.stdout.readline().rsplit(" ", 1)[-1].strip()
+
+
+# The story
+
+
+class Demo:
+    def __init__(self, folder: Path) -> None:
+        self.edge, self.centre, self.archive = folder / "edge", folder / "centre", folder / "archive"
+        self.step = 0
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def say(self, text: str) -> None:
+        self.step += 1
+        console.print(f"[bold]{self.step}.[/] {text}", soft_wrap=True)
+
+    def run(self) -> bool:
+        for home in (self.edge, self.centre):
+            home.mkdir()
+        (self.centre / "strandline.toml").write_text(CENTRE, "utf-8")
+        made = ["server", "token", "new", "edge", "--home", str(self.centre)]
+        token = subprocess.run(
+            [sys.executable, "-m", "strandline", *made], check=True, capture_output=True, text=True
+        ).stdout.strip()
+        os.environ["CENTRE_TOKEN"] = token
+        server, url = receiver(self.centre, "127.0.0.1:0")
+        self.processes = [server]
+        (self.edge / "strandline.toml").write_text(EDGE.format(url=url), "utf-8")
+        self.say(f"Two nodes: [cyan]{self.edge}[/], and [cyan]{self.centre}[/], which listens at {url}")
+        try:
+            with strandline.open(self.edge) as node:
+                return self._story(node, server, url)
+        finally:
+            for process in self.processes:
+                process.kill()
+                process.wait()
+
+    def _story(self, node: Node, server: "subprocess.Popen[str]", url: str) -> bool:
+        self.say(f"A process appends {ROWS:,} log rows of three sources, each batch durable and numbered.")
+        acknowledged = self._appended(until=ROWS * 2 // 5)
+        self.say(f"[red]SIGKILL[/] in the middle: {acknowledged:,} rows were acknowledged by then.")
+        self.say("Spark starts once; what is there lands in an Iceberg table …")
+        with console.status("starting Spark"):
+            node.spark.range(1).count()
+        landed = node.flush("requests").rows
+        self.say(f"{landed:,} rows landed. First delivery, to the folder and to the other node:")
+        self._delivered(node)
+        server.kill()
+        server.wait()
+        self.say("[red]SIGKILL[/] for the other node too. The producer begins anew, from its first batch:")
+        repeats = self._appended()
+        node.flush("requests")
+        down = node.sync("centre").runs["centre"]
+        assert not isinstance(down, Exception), down
+        self.say(
+            f"{repeats:,} of its rows were there already. The other node is down: {down.status}; rows wait."
         )
-        print(json.dumps([number, event.seq if isinstance(event, Event) else None]), flush=True)
+        again, _ = receiver(self.centre, url.removeprefix("http://"))
+        self.processes = [again]
+        self.say("It is back. The last delivery:")
+        self._delivered(node)
+        self._delivered(node)
+        return self._told(node)
+
+    def _appended(self, *, until: int | None = None) -> int:
+        """Rows acknowledged when it was killed; or, where it ran to its end, those that were repeats."""
+        process = started(__file__, "--produce", str(self.edge))
+        assert process.stdout is not None
+        rows = repeats = 0
+        columns = (TextColumn("   appending"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task("rows", total=ROWS)
+            for line in process.stdout:
+                count, is_repeat = json.loads(line)
+                rows, repeats = rows + count, repeats + count * is_repeat
+                progress.update(bar, completed=rows)
+                if until is not None and rows >= until and process.poll() is None:
+                    os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        return repeats if until is None else rows
+
+    def _delivered(self, node: Node) -> None:
+        report = node.sync()
+        for name, result in report.runs.items():
+            assert not isinstance(result, Exception), result
+            console.print(f"   {name}: {result.rows:,} rows, {result.bytes:,} bytes, {result.status}")
+
+    # The end
+
+    def _told(self, node: Node) -> bool:
+        read = sum(map(_bytes, node.sync().runs.values()))
+        here = [row[0] for row in node.sql("SELECT id FROM requests").collect()]
+        files = ds.dataset(self.archive, format="parquet", partitioning=None).to_table(["id"])
+        archived = files.column("id").to_pylist()
+        with strandline.open(self.centre) as centre:
+            centre.flush("requests")
+            there = [row[0] for row in centre.sql("SELECT id FROM requests").collect()]
+        wanted = {f"{source}-{number}" for source in SOURCES for number in range(BATCHES * BATCH)}
+        table = Table(title=f"{len(wanted):,} rows in")
+        for head in ("", "rows", "duplicates", "missing"):
+            table.add_column(head, justify="right" if head else "left")
+        is_right = read == 0
+        for name, found in (
+            ("edge's table", here),
+            ("archive (Parquet)", archived),
+            ("centre's table", there),
+        ):
+            doubled, missing = len(found) - len(set(found)), len(wanted - set(found))
+            is_right &= not doubled and not missing and set(found) == wanted
+            table.add_row(name, f"{len(found):,}", str(doubled), str(missing))
+        console.print(table)
+        console.print(f"The last, idle delivery read {read} bytes of the table.")
+        by_path = "SELECT path, count(*) AS rows, round(avg(ms), 1) AS ms FROM requests GROUP BY path"
+        for row in node.sql(f"{by_path} ORDER BY ms DESC").collect():
+            console.print(f"   {row['path']:10} {row['rows']:6,} rows  {row['ms']:6} ms on average")
+        console.print(f"Look around:\n  export STRANDLINE_HOME={self.edge}", soft_wrap=True)
+        for command in (
+            "status",
+            "prove archive",
+            'sql "SELECT level, count(*) FROM requests GROUP BY level"',
+        ):
+            console.print(f"  .venv/bin/strandline {command}", soft_wrap=True)
+        verdict = "[green]Nothing lost, nothing doubled.[/]" if is_right else "[red]This is a bug.[/]"
+        console.print(verdict)
+        return is_right
 
 
-def start_writer(path: Path, first: int) -> "subprocess.Popen[str]":
-    command = [sys.executable, __file__, "--write", str(path), str(first)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def _bytes(result: Any) -> int:
+    """That an idle run has read of the table."""
+    assert not isinstance(result, Exception), result
+    assert result.counters.bytes is not None
+    return int(result.counters.bytes)
 
 
 def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="strandline-demo-"))
-    path = folder / "orders.db"
-    console.print(f"[bold]1.[/] A store in one SQLite file: [cyan]{path}[/]")
-    console.print(f"[bold]2.[/] A process appends {ORDERS:,} orders, each durable before it is acknowledged.")
-    acknowledged = 0
-    with Progress(
-        TextColumn("   appending"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
-    ) as progress:
-        bar = progress.add_task("orders", total=ORDERS)
-        writer = start_writer(path, 1)
-        assert writer.stdout is not None
-        for line in writer.stdout:
-            acknowledged = json.loads(line)[0]
-            progress.update(bar, completed=acknowledged)
-            if acknowledged == KILL_AFTER:
-                os.kill(writer.pid, signal.SIGKILL)
-                break
-        # What it acknowledged between our reading and the signal is in the pipe still.
-        for line in writer.stdout:
-            acknowledged = json.loads(line)[0]
-        writer.wait()
-    console.print(f"[bold]3.[/] SIGKILL in the middle: {acknowledged:,} orders were acknowledged by then.")
-
-    b = open_store(path)
-    found = last_seq(b, "orders")
-    state = project(b, "orders", revenue, 0)
-    lost = sum(1 for n in range(1, acknowledged + 1) if b.event_at("orders", n) is None)
-    console.print(f"[bold]4.[/] Reopened: {found:,} events, none of the acknowledged ones lost ({lost}).")
-
-    # The new process does not know how far the dead one came: it begins well before, under the same keys.
-    again = max(1, acknowledged - 200)
-    console.print(
-        f"[bold]5.[/] A new process repeats from order {again:,} on, under the same keys, to the end."
-    )
-    writer = start_writer(path, again)
-    assert writer.stdout is not None
-    repeated = sum(1 for line in writer.stdout if json.loads(line)[1] <= found)
-    writer.wait()
-
-    final = project(b, "orders", revenue, 0)
-    compacted = compact(b, "orders", "revenue", revenue, 0)
-    expected = sum(number % 97 for number in range(1, ORDERS + 1))
-    stored = last_seq(b, "orders")
-    left = count(b, "orders")
-    later = append_once(b, "orders", "order-late", "paid", ORDERS + 1, {"order": ORDERS + 1, "cents": 0})
-    next_seq = later.seq if isinstance(later, Event) else 0
-    table = Table(title="orders", show_header=False)
-    for name, value in [
-        ("orders sent", f"{ORDERS:,}"),
-        ("events stored", f"{stored:,}"),
-        ("lost", f"{ORDERS - stored if stored < ORDERS else 0}"),
-        ("doubled", f"{stored - ORDERS if stored > ORDERS else 0}"),
-        ("repeats that had no second effect", f"{repeated:,}"),
-        ("revenue after the kill", f"{state.value:,} cents at seq {state.seq:,}"),
-        ("revenue now", f"{final.value:,} cents (expected {expected:,})"),
-        ("events left after compaction", f"{left:,}; the next append gets seq {next_seq:,}"),
-        ("revenue replayed from the snapshot", f"{replay(b, 'orders', 'revenue', revenue, 0).value:,} cents"),
-        ("damage found by verify", f"{len(verify(b))}"),
-    ]:
-        table.add_row(name, value)
-    console.print(table)
-    console.print(f"Look around:\n  export STRANDLINE_STORE={path}", soft_wrap=True)
-    for command in ("stats", "read orders", "verify"):
-        console.print(f"  .venv/bin/strandline persist {command}")
-    b.close()
-    right = final.value == compacted.value == expected and stored == ORDERS == next_seq - 1 and lost == 0
-    console.print(
-        "[green]Same answer, nothing lost, nothing doubled.[/]" if right else "[red]This is a bug.[/]"
-    )
-    return 0 if right else 1
+    return 0 if Demo(folder).run() else 1
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        write_orders(sys.argv[2], int(sys.argv[3]))
+    if "--produce" in sys.argv:
+        produce(sys.argv[2])
     else:
         sys.exit(main())

@@ -100,11 +100,11 @@ def node_page() -> str:
     """`strandline.open`, the methods of a node, and what they give."""
     lines = [MADE, "", "# `strandline.open` and the node", "", _text(node_module), ""]
     lines += ["Errors are in [errors.md](errors.md), settings in [configure](../how-to/configure.md).", ""]
-    lines += _entry("open", node_module.open_node)
+    lines += ["## The node", "", *_entry("open", node_module.open_node)]
     for name, method in vars(node_module.Node).items():
         if not name.startswith("_") and inspect.isfunction(method):
             lines += _entry(f"Node.{name}", method)
-    lines += ["# What they give", ""]
+    lines += ["## What they give", ""]
     for value in NODE_VALUES:
         lines += _entry(value.__name__, value)
     return "\n".join(lines)
@@ -131,7 +131,8 @@ def _entry(name: str, member: Any) -> Iterator[str]:
 def _signature(name: str, member: Any, *, width: int = 100) -> str:
     if getattr(member, "_is_protocol", False):
         return f"class {name}(Protocol)"
-    if inspect.isclass(member) and not dataclasses.is_dataclass(member) and "__init__" not in vars(member):
+    is_value = dataclasses.is_dataclass(member) or hasattr(member, "_fields")
+    if inspect.isclass(member) and not is_value and "__init__" not in vars(member):
         return name
     signature = str(inspect.signature(member)).removesuffix(" -> None") if inspect.isclass(member) else None
     shown = signature or str(inspect.signature(member))

@@ -1,0 +1,184 @@
+"""Where does the time of an append go, part by part? A profile for the ratios beside it."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from hashlib import sha256
+from itertools import count
+from typing import Any, cast
+from uuid import uuid4
+
+import apsw
+import orjson
+import psycopg
+
+from benchmarks import ours, raw_postgres, raw_sqlite
+from benchmarks.frame import Bench, Case, Contender, main
+from benchmarks.payload import STREAM, TYPE, payloads
+from strandline.persist import Append, ExpectSeq, open_store
+from strandline.persist.backends.sqlite_file import open_file
+from strandline.persist.backends.sqlite_transaction import SEQ_BITS
+from strandline.persist.commit import event_crc, prepare
+from strandline.persist.event import make_event
+from strandline.persist.value import is_plain
+
+QUESTION = "Where does an append go?"
+BATCH = 1000
+TIMES = 10
+NOTE = (
+    "Processor time. The bare table does what the first row says; ours does all the others that are not in"
+    " brackets, and hands over between them. *Checked* is the walk in Python that refuses what JSON would"
+    " change in silence (NaN, a tuple, a subclass), which no encoder does for us; *the table* is our insert"
+    " with page checksums and without indexes, *its indexes* what those by type and by time add. So a batch"
+    " with the full contract is bound by the walk and by the three B-trees of an event, which the bare table"
+    " has two of."
+)
+
+
+POSTGRES_NOTE = (
+    "The bare table gets one row and two index entries. Ours updates the row of its stream and adds an event"
+    " with three, by one plain statement. The global order adds a row to a line, which the next reader puts"
+    " in order. A key adds a marker, locked before anything is decided and filled after; with a key or an"
+    " expectation a function decides. It is one round trip each time: what bounds a full append is what the"
+    " server does for those rows."
+)
+
+
+def ask(bench: Bench) -> None:
+    ask_sqlite(bench)
+    url = bench.postgres()
+    if url is not None:
+        ask_postgres(bench, url)
+
+
+def ask_postgres(bench: Bench, url: str) -> None:
+    times, datas = bench.scaled(100), payloads(1)
+    with (
+        closing(psycopg.connect(url, autocommit=True)) as connection,
+        closing(raw_postgres.RawTable(url)) as raw,
+        closing(open_store(url, schema="where")) as b,
+    ):
+
+        def append(stream: str, *, expects: bool = False, has_key: bool = False, **more: bool) -> Contender:
+            seqs = count()
+
+            def act() -> None:
+                expected = [ExpectSeq(stream, next(seqs))] if expects else []
+                once = (stream, uuid4().hex) if has_key else None
+                b.commit(expected, [Append(stream, TYPE, 1_700_000_000, datas[0], **more)], once=once)
+
+            return _ms(act, times)
+
+        parts = {
+            "a round trip": _ms(lambda: connection.execute("select 1", prepare=True).fetchone(), times),
+            "a bare table": _ms(lambda: raw.append(datas[0]), times),
+            "ours": append("plain"),
+            "and in the global order": append("global", globally=True),
+            "and under a key": append("key", globally=True, has_key=True),
+            "and with an expectation": append("all", globally=True, has_key=True, expects=True),
+        }
+        bench.run(Case("Postgres: ms of one append (less is better)", "ms", parts, note=POSTGRES_NOTE))
+
+
+def _ms(act: Callable[[], object], times: int) -> Contender:
+    def run() -> float:
+        began = time.perf_counter()
+        for _ in range(times):
+            act()
+        return (time.perf_counter() - began) * 1000 / times
+
+    return run
+
+
+def ask_sqlite(bench: Bench) -> None:
+    folder = bench.folder
+    with (
+        closing(open_store(folder / "where-full.db")) as full,
+        closing(raw_sqlite.RawTable(folder / "where-raw.db")) as raw,
+        closing(_table(bench, "where-table.db", has_indexes=False)) as bare,
+        closing(_table(bench, "where-indexes.db", has_indexes=True)) as indexed,
+    ):
+        parts: dict[str, Contender] = {
+            "(a bare table, encoding and all)": _each(raw.append_batch),
+            "(ours, full contract)": _each(ours.FullContract(full).append_batch),
+            "writes made": _each(_writes),
+            "checked": _each(_check),
+            "encoded": _each(_encode),
+            "summed and hashed": _each(_sum, _encode),
+            "prepared, all of the above": _each(prepare_once, _writes),
+            "the table": _each(_inserter(bare), _encode),
+            "the table and its indexes": _each(_inserter(indexed), _encode),
+            "answered": _each(_answer),
+        }
+        bench.run(Case("SQLite: µs for each event of a batch (less is better)", "µs", parts, note=NOTE))
+
+
+def _each(act: Callable[[Any], object], before: Callable[[list[Any]], Any] = list) -> Contender:
+    """A contender: µs of processor for each event; `before` makes what `act` works on, off the clock."""
+
+    def run() -> float:
+        spent = 0.0
+        for _ in range(TIMES):
+            made = before(payloads(BATCH))
+            began = time.process_time()
+            act(made)
+            spent += time.process_time() - began
+        return spent * 1e6 / (TIMES * BATCH)
+
+    return run
+
+
+def _writes(datas: list[Any]) -> list[Append]:
+    return [Append(STREAM, TYPE, 1_700_000_000, data, globally=True) for data in datas]
+
+
+def prepare_once(writes: list[Append]) -> None:
+    prepare([], writes, (STREAM, "key"))
+
+
+def _check(datas: list[Any]) -> None:
+    for data in datas:
+        is_plain(data, 0)
+
+
+def _encode(datas: list[Any]) -> list[bytes]:
+    return [orjson.dumps(data, option=orjson.OPT_SORT_KEYS) for data in datas]
+
+
+def _sum(texts: list[bytes]) -> None:
+    for text in texts:
+        event_crc(STREAM, TYPE, 1_700_000_000, text)
+    sha256(b"\0\0".join(texts)).hexdigest()
+
+
+def _answer(datas: list[Any]) -> None:
+    for seq, data in enumerate(datas):
+        make_event(STREAM, seq, TYPE, 1_700_000_000, data)
+
+
+def _table(bench: Bench, name: str, *, has_indexes: bool) -> apsw.Connection:
+    connection = open_file(bench.folder / name, create=True, synchronous="FULL", busy_timeout_s=30)
+    if not has_indexes:
+        connection.execute("DROP INDEX events_at; DROP INDEX events_type")
+    return connection
+
+
+def _inserter(connection: apsw.Connection) -> Callable[[list[bytes]], None]:
+    numbers = count(1)
+    insert = "INSERT INTO events (id, stream, type, at, data, sum) VALUES (?, 1, 1, ?, ?, ?)"
+
+    def act(texts: list[bytes]) -> None:
+        with connection:
+            connection.executemany(
+                insert,
+                [
+                    cast("Any", ((1 << SEQ_BITS) + seq, 1_700_000_000, text.decode(), seq))
+                    for text, seq in zip(texts, numbers, strict=False)
+                ],
+            )
+
+    return act
+
+
+if __name__ == "__main__":
+    main({QUESTION: ask})
