@@ -65,7 +65,8 @@ def listing(folder: Path) -> None:
     """Start, have Java list the classes that it loads and from where, and stop."""
     conf = {
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Xlog:class+load:file={folder / 'classes'}",
+        "spark.driver.extraJavaOptions": f"-Xlog:class+load:file={folder / 'classes'} "
+        f"-Xlog:cds,class+path=info:file={folder / 'sharing'}",
     }
     settings = SparkSettings("local[1]", conf=conf, log=str(folder / "spark.log"))
     session = start_spark(lake_in(folder), settings)
