@@ -9,18 +9,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from benchmarks import ours
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_do_threads_share import THREADS, together
-from benchmarks.payload import feed, feed_batch
-from strandline.persist import AtomicBackend, open_store
+from benchmarks.light_load import keep_busy
+from benchmarks.payload import TYPE, feed, feed_batch, payloads
+from strandline.persist import Append, AtomicBackend, ExpectSeq, open_store
+from strandline.persist.commit import prepare
+from strandline.persist.wire import PATH, commit_body
 
 QUESTION = "How much does HTTP cost?"
 BATCH = 1000
 NOTE = (
     "Aim: 0.50x, also for 64 connections. A batch is encoded, sent, decoded, stored and answered: each side"
     " does once more what the store in this process does once."
+)
+CROWD_NOTE = (
+    "The connections are kept busy by one thread that only writes requests that it has and reads their"
+    " answers; the clients are ours, one thread each, in one process."
 )
 
 
@@ -36,14 +44,38 @@ def ask(bench: Bench) -> None:
         batches = {where: feed_batch(BATCH, ours.FullContract(b).append_batch) for where, b in beside.items()}
         bench.run(Case("Batches of 1,000", "events/s", batches, against, note=NOTE))
         each = bench.scaled(20)
-        crowds = {where: _crowd(each, b) for where, b in beside.items()}
-        bench.run(Case(f"{THREADS} threads, single appends", "appends/s", crowds, against, is_durable=True))
+        crowds: dict[str, Contender] = {
+            f"{THREADS} connections": _connections(each, url, far),
+            f"{THREADS} clients": _crowd(each, far),
+            "in this process": _crowd(each, near),
+        }
+        title = f"Single appends, {THREADS} at once"
+        bench.run(Case(title, "appends/s", crowds, against, is_durable=True, note=CROWD_NOTE))
         alone = {where: feed(each * 5, ours.FullContract(b, "alone").append) for where, b in beside.items()}
         bench.run(Case("One thread, single appends", "appends/s", alone, against, is_durable=True))
 
 
 def _crowd(each: int, b: AtomicBackend) -> Contender:
     return together(THREADS, each, lambda number: ours.FullContract(b, f"order-{number}").append)
+
+
+def _connections(each: int, url: str, far: AtomicBackend) -> Contender:
+    def bodies(number: int) -> list[bytes]:
+        """What the clients would send."""
+        stream = f"line-{number}"
+        first = far.last_seq(stream)
+        return [
+            commit_body(
+                prepare(
+                    [ExpectSeq(stream, first + n)],
+                    [Append(stream, TYPE, 1_700_000_000, data, globally=True)],
+                    (stream, uuid4().hex),
+                )
+            )
+            for n, data in enumerate(payloads(each))
+        ]
+
+    return lambda: keep_busy(url, PATH, THREADS, bodies)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from tests.observe.collector import collecting
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [*(ROOT / "src").rglob("*.py")]
-BROUGHT_BY = {"h11": "uvicorn", "opentelemetry": "opentelemetry_sdk", "py4j": "pyspark"}
+BROUGHT_BY = {"opentelemetry": "opentelemetry_sdk", "py4j": "pyspark"}
 OF_THE_CALLER = {"pytest", "typing_extensions"}  # who loads the plugin; who checks types
 
 

@@ -17,7 +17,7 @@ _EXTRA_OF: Final = {
     "urllib3": "remote",
     "starlette": "server",
     "uvicorn": "server",
-    "h11": "server",
+    "httptools": "server",
     "opentelemetry": "observe",
     "prometheus_client": "observe",
 }

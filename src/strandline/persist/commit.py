@@ -375,7 +375,7 @@ def _unmet(tx: Transaction, expectation: Expectation, expected: str | None) -> C
 def _repeat(tx: Transaction, prepared: Prepared, marker: dict[str, Any]) -> Outcome:
     assert prepared.once is not None
     if marker["digest"] == prepared.digest:
-        return repeated_events(prepared, marker["runs"])
+        return Repeated(events_of(prepared, marker["runs"]))
     actual: Event | Compacted | None = None
     if marker["runs"]:
         stream, seq = marker["runs"][0][:2]
@@ -385,14 +385,17 @@ def _repeat(tx: Transaction, prepared: Prepared, marker: dict[str, Any]) -> Outc
     return Conflict(key, actual, "KEY_REUSED", scope)
 
 
-def repeated_events(prepared: Prepared, runs: Sequence[Sequence[Any]]) -> list[Event]:
-    """The first result once more, from the marker and the caller's own data: also after truncation."""
-    places = [(stream, first + i, at) for stream, first, at, count in runs for i in range(count)]
+def events_of(prepared: Prepared, runs: Sequence[Sequence[Any]]) -> list[Event]:
+    """The events of a commit, from what is remembered or told of it and the caller's own data: also after
+    truncation. ValueError where there are more or fewer."""
     appends = [write for write in prepared.writes if type(write) is Append]
-    return Repeated(
-        Event(stream, seq, write.type, at, write.data)
+    if sum(run[3] for run in runs) != len(appends):
+        raise ValueError(f"not the runs of {len(appends)} events")
+    places = ((stream, seq, at) for stream, first, at, n in runs for seq in range(first, first + n))
+    return [
+        make_event(stream, seq, write[1], at, write[3])
         for (stream, seq, at), write in zip(places, appends, strict=True)
-    )
+    ]
 
 
 def _redactions(tx: Transaction, prepared: Prepared) -> list[tuple[str, int, str, int]]:

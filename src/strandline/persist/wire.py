@@ -8,6 +8,7 @@ A request and its answers, in the encoding of value.py:
 
     {"args":["cart-1"],"op":"persist/last-seq"}
     {"result":3}
+    {"result":[["cart-1",3,1700000000,2]]}      a commit: of each run of appends stream, first seq, at, length
     {"repeat":true,"result":[…]}                                    a commit whose idempotency key was known
     {"conflict":[2,3,"STALE","cart-1"]}                             expected, actual, reason, name
     {"compacted":["cart-1",2],"conflict":["k",null,"KEY_REUSED","cart-1"]}    `actual` is a Compacted
@@ -15,20 +16,18 @@ A request and its answers, in the encoding of value.py:
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from strandline.errors import KINDS, OutcomeUnknown, ProtocolError, StrandlineError, UsageError, rebuild_error
-from strandline.persist.backend import Delete, ExpectSeq, Redact, Truncate
-from strandline.persist.commit import Prepared, PutText, Repeated
+from strandline.persist.backend import Delete, ExpectSeq, Outcome, Redact, Truncate
+from strandline.persist.commit import Prepared, PutText, Repeated, Row, events_of, marker_runs
 from strandline.persist.event import Compacted, Conflict, Event
 from strandline.persist.value import decode, encode_wire
 
 PATH: Final = "/v1/persist"
 SCRATCH_HEADER: Final = "X-Strandline-Scratch"
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-# An answer has the events of a commit in another form than the request, longer by at most this for each.
-ANSWER_BYTES_PER_EVENT: Final = 40
 
 _HEADER_SAFE: Final = re.compile(r"[\x21-\x7e]+")
 
@@ -59,8 +58,8 @@ def read_answer(status: int, text: bytes) -> Any:
     match answer:
         case {"result": result} if status == 200 and len(answer) == 1:
             return result
-        case {"repeat": True, "result": list() as events} if status == 200 and len(answer) == 2:
-            return Repeated(events)
+        case {"repeat": True, "result": list() as runs} if status == 200 and len(answer) == 2:
+            return Repeated(runs)
         case {
             "conflict": [expected, actual, ("STALE" | "EXISTS" | "KEY_REUSED") as reason, str() as name]
         } if status == 200:
@@ -86,6 +85,27 @@ def conflict_answer(conflict: Conflict) -> bytes:
 def error_answer(error: StrandlineError) -> bytes:
     details = {name: _sendable(fact) for name, fact in error.facts.items()}
     return encode_wire({"error": error.kind, "message": _sendable(error.message), "details": details})
+
+
+def commit_answer(events: Sequence[Event]) -> bytes:
+    """Who asked has the rest of the events. It is shorter than the request was."""
+    answer: dict[str, Any] = {"result": marker_runs(events)}
+    if isinstance(events, Repeated):
+        answer["repeat"] = True
+    return encode_wire(answer)
+
+
+def commit_outcome(answer: Any, prepared: Prepared) -> Outcome:
+    """What a commit comes to, from what read_answer gave."""
+    if isinstance(answer, Conflict):
+        return answer
+    try:
+        events = events_of(prepared, answer)
+    except (ValueError, TypeError, LookupError) as error:
+        raise ProtocolError(
+            f"a commit was answered with {answer!r:.80}", hint="look at what is stored"
+        ) from error
+    return Repeated(events) if isinstance(answer, Repeated) else events
 
 
 def event_text(event: Event) -> str:
@@ -154,17 +174,22 @@ def _write_texts(prepared: Prepared) -> Iterable[str]:
         if isinstance(step, PutText):
             yield f'["put",{_text(step.key)},{step.text}]'
         elif isinstance(step, tuple):
-            stream, rows = step
-            start = f'["append",{_text(stream)},'
-            for row in rows:
-                end = ",true]" if row.globally else ",false]"
-                yield f"{start}{_text(row.type)},{_text(row.at)},{row.text}{end}"
+            yield from _append_texts(*step)
         elif type(step) is Delete:
             yield _text(["delete", step.key])
         elif type(step) is Truncate:
             yield _text(["truncate", step.stream, step.n])
         elif type(step) is Redact:
             yield _text(["redact", step.stream, step.seq, list(step.path)])
+
+
+def _append_texts(stream: str, rows: Sequence[Row]) -> Iterator[str]:
+    start, type_, at, before = f'["append",{_text(stream)},', None, None, ""
+    for row in rows:
+        if row[0] is not type_ or row[1] is not at:  # most have both in common with the one before
+            type_, at = row[0], row[1]
+            before = f"{start}{_text(type_)},{_text(at)},"
+        yield f"{before}{row[2]},true]" if row[4] else f"{before}{row[2]},false]"
 
 
 def _text(value: Any) -> str:

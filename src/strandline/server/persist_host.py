@@ -2,7 +2,7 @@
 
 Operations run in threads, so that commits of many callers share a transaction. Long polls run in slices in
 threads of their own: however many there are, they never keep a commit waiting. `GET /healthz` tells that the
-store answers.
+store answers. ASGI by hand: to find one of two paths a framework takes longer than a request does.
 """
 
 import asyncio
@@ -12,13 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
-
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Route
+from typing import Any, Final, NamedTuple, TypeVar
 
 from strandline.errors import (
     CorruptionError,
@@ -50,6 +44,7 @@ LONGEST_WAIT_S: Final = 25.0
 LONGEST_READ_S: Final = 300.0
 _SLICE_S: Final = 1.0
 _CROWDED_SLICE_S: Final = 0.05
+_SCRATCH: Final = SCRATCH_HEADER.lower().encode()
 
 # By group, what the caller does next; the first that fits.
 _STATUS: Final[tuple[tuple[type[StrandlineError], int], ...]] = (
@@ -84,14 +79,31 @@ class PersistHost:
         self._wait_threads = ThreadPoolExecutor(WAIT_THREADS, "persist-wait")
         self._waiting = 0
         self._is_stopping = threading.Event()
-        routes = [
-            Route(PATH, self._persist, methods=["POST"]),
-            Route("/healthz", self._healthz, methods=["GET"]),
-        ]
-        self._app = Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._app(scope, receive, send)
+        try:
+            told = await self._told(scope, receive)
+        except _Gone:
+            return
+        except Exception as error:  # noqa: BLE001  # whatever it is, the caller gets an answer
+            told = _error(error)
+        await send({"type": "http.response.start", "status": told.status, "headers": told.headers})
+        await send({"type": "http.response.body", "body": told.body})
+
+    async def _told(self, scope: Any, receive: Any) -> "_Told":
+        path, headers = scope["path"], dict(scope["headers"])
+        if path == PATH:
+            _allow(scope, "POST")
+            self._authorize(headers.get(b"authorization", b""))
+            body = await _read_body(headers, receive)
+            scratch = headers.get(_SCRATCH)
+            return _told(await self._respond(None if scratch is None else scratch.decode("latin-1"), body))
+        if path == "/healthz":
+            _allow(scope, "GET", "HEAD")
+            if not self._stores.is_scratch:  # it tells nothing, so it needs no token
+                await self._in_thread(self._threads, self._look)
+            return _told(b'{"status":"ok"}')
+        raise _Refused(404, NotFoundError(f"there is nothing at {path}", hint=f"the store is at {PATH}"))
 
     def stop(self) -> None:
         """Have long polls answer now; may be called from a signal handler."""
@@ -102,19 +114,6 @@ class PersistHost:
         self._threads.shutdown(cancel_futures=True)
         self._wait_threads.shutdown(cancel_futures=True)
         self._stores.close()
-
-    async def _persist(self, request: Request) -> Response:
-        try:
-            self._authorize(request)
-            async with asyncio.timeout(LONGEST_READ_S):
-                body = await _read_body(request)
-            return _answer(await self._respond(request.headers.get(SCRATCH_HEADER), body))
-        except TimeoutError:
-            return _told(_Refused(408, UsageError("the body did not come in time", hint="send it again")))
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
-        except Exception as error:  # noqa: BLE001  # whatever it is, the caller gets an answer
-            return _told(error)
 
     async def _respond(self, scratch: str | None, body: bytes) -> bytes:
         done = await self._in_thread(self._threads, partial(self._run, scratch, body))
@@ -147,15 +146,6 @@ class PersistHost:
         with self._stores.use(scratch) as store:
             return store.wait(stream, after, timeout_s=slice_s)
 
-    async def _healthz(self, _: Request) -> Response:
-        """200 if the store answers; it tells nothing, so it needs no token."""
-        try:
-            if not self._stores.is_scratch:
-                await self._in_thread(self._threads, self._look)
-        except Exception as error:  # noqa: BLE001  # as above
-            return _told(error)
-        return _answer(b'{"status":"ok"}')
-
     def _look(self) -> None:
         with self._stores.use(None) as store:
             store.last_seq("healthz")
@@ -163,34 +153,51 @@ class PersistHost:
     async def _in_thread(self, threads: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
-    def _authorize(self, request: Request) -> None:
-        if self._authorization is None:
-            return
-        given = request.headers.get("Authorization", "").encode("latin-1", errors="replace")
-        if not hmac.compare_digest(given, self._authorization):
+    def _authorize(self, given: bytes) -> None:
+        if self._authorization is not None and not hmac.compare_digest(given, self._authorization):
             error = UsageError("the token is missing or wrong", hint="pass the token that the host was given")
-            raise _Refused(401, error, {"WWW-Authenticate": "Bearer"})
+            raise _Refused(401, error, (b"www-authenticate", b"Bearer"))
+
+
+class _Gone(Exception):
+    """Whoever asked has left: nobody reads an answer."""
 
 
 class _Refused(Exception):
     """A request that is not looked at; what it is told has a status of its own."""
 
-    def __init__(self, status: int, error: StrandlineError, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, status: int, error: StrandlineError, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(status)
         self.status, self.error, self.headers = status, error, headers
 
 
-async def _read_body(request: Request) -> bytes:
+def _allow(scope: Any, *methods: str) -> None:
+    if scope["method"] not in methods:
+        error = UsageError(
+            f"{scope['method']} {scope['path']}: Method Not Allowed", hint=f"{methods[0]} is what it takes"
+        )
+        raise _Refused(405, error, (b"allow", ", ".join(methods).encode()))
+
+
+async def _read_body(headers: dict[bytes, bytes], receive: Any) -> bytes:
     """The body; what is too long is refused before it is read."""
-    declared = request.headers.get("Content-Length", "0")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+    declared = headers.get(b"content-length", b"0")
+    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_long(int(declared))
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise _too_long(size)
-        chunks.append(chunk)
+    chunks, size, is_more = [], 0, True
+    try:
+        async with asyncio.timeout(LONGEST_READ_S):
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _Gone
+                chunks.append(message.get("body", b""))
+                is_more = message.get("more_body", False)
+                size += len(chunks[-1])
+                if size > MAX_BODY_BYTES:
+                    raise _too_long(size)
+    except TimeoutError:
+        raise _Refused(408, UsageError("the body did not come in time", hint="send it again")) from None
     return b"".join(chunks)
 
 
@@ -198,30 +205,30 @@ def _too_long(size: int) -> _Refused:
     error = UsageError(
         f"a request of {size:,} bytes is over the limit of {MAX_BODY_BYTES:,}", hint="split it into several"
     )
-    return _Refused(413, error, {"Connection": "close"})
+    return _Refused(413, error, (b"connection", b"close"))
 
 
-def _answer(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type="application/json")
+# Answers
 
 
-def _told(error: Exception) -> Response:
+class _Told(NamedTuple):
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+def _told(body: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> _Told:
+    own = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return _Told(status, [*own, *headers], body)
+
+
+def _error(error: Exception) -> _Told:
     """What the caller is told. Of an error that is none of ours, that it happened: the log has the inside."""
     if isinstance(error, _Refused):
-        return _answer(error_answer(error.error), error.status, error.headers)
+        return _told(error_answer(error.error), error.status, *error.headers)
     if isinstance(error, StrandlineError):
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-        return _answer(error_answer(error), status)
+        return _told(error_answer(error), status)
     _log.error("a request failed", exc_info=error)
     answer = {"error": "internal", "message": f"the host failed with {type(error).__name__}", "details": {}}
-    return _answer(encode_wire(answer), 500)
-
-
-async def _not_served(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    told: StrandlineError = (
-        NotFoundError(f"there is nothing at {request.url.path}", hint=f"the store is at {PATH}")
-        if error.status_code == 404
-        else UsageError(f"{request.method} {request.url.path}: {error.detail}", hint=f"POST to {PATH}")
-    )
-    return _answer(error_answer(told), error.status_code, dict(error.headers or {}))
+    return _told(encode_wire(answer), 500)

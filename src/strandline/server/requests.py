@@ -4,13 +4,11 @@ Pages are cut where they would exceed the limit; what has no pages is refused wi
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from strandline.errors import HistoryGap, NotStorable, UnknownOp, UsageError
+from strandline.errors import HistoryGap, UnknownOp, UsageError
 from strandline.persist.backend import AtomicBackend, Inspectable
-from strandline.persist.commit import Repeated
 from strandline.persist.durable import OPS, serve
 from strandline.persist.event import Conflict, Event, Scalar
 from strandline.persist.log import PAGE
@@ -25,8 +23,8 @@ from strandline.persist.value import (
     encode_wire,
 )
 from strandline.persist.wire import (
-    ANSWER_BYTES_PER_EVENT,
     MAX_BODY_BYTES,
+    commit_answer,
     conflict_answer,
     event_text,
 )
@@ -66,16 +64,13 @@ def run(b: AtomicBackend, call: Call) -> bytes:
         return _whole(op, lambda: items(b, *args), instead)
     if op in _PAGES:
         return _page(_PAGES[op](b, *args))
-    if op == "persist/commit":
-        _refuse_long_answer(call)
     if op in {"persist/verify", "persist/quarantine"} and not isinstance(b, Inspectable):
         raise UsageError(f"{type(b).__name__} cannot look at its own rows", hint=f"{op} needs one that can")
     result = serve(b, {"op": op, "args": args})
     if isinstance(result, Conflict):
         return conflict_answer(result)
     if op == "persist/commit":
-        told = _page(map(event_text, result), room=MAX_BODY_BYTES * 2)  # it is stored: it is told in full
-        return b'{"repeat":true,' + told[1:] if isinstance(result, Repeated) else told
+        return commit_answer(result)
     if op == "persist/verify":
         return _whole(op, lambda: map(_text, result), "`strandline persist verify` beside the host")
     return encode_wire({"result": result})
@@ -232,14 +227,14 @@ _PAGES: Final[dict[str, Callable[..., Iterator[str]]]] = {
 }
 
 
-def _page(texts: Iterable[str], *, room: int | None = None) -> bytes:
+def _page(texts: Iterable[str]) -> bytes:
     """As many items as fit. The first always does: a value has at most 16 MiB."""
     taken: list[bytes] = []
     size = 0
     for text in texts:
         item = text.encode()
         size += len(item) + 1
-        if size > (_ROOM if room is None else room):
+        if size > _ROOM:
             break
         taken.append(item)
     return b'{"result":[' + b",".join(taken) + b"]}"
@@ -297,13 +292,3 @@ def _whole(op: str, texts: Callable[[], Iterable[str]], instead: str) -> bytes:
             if restart == _RESTARTS - 1:
                 raise
     raise AssertionError("the last restart returns or raises")
-
-
-def _refuse_long_answer(call: Call) -> None:
-    """Before anything is stored: an answer is the request's events in another form."""
-    appends = sum(1 for write in chain(call.args[1]) if isinstance(write, list) and write[:1] == ["append"])
-    if call.size + ANSWER_BYTES_PER_EVENT * appends > MAX_BODY_BYTES:
-        raise NotStorable(
-            f"a commit of {call.size:,} bytes and {appends:,} events is over the limit of {MAX_BODY_BYTES:,}",
-            hint="split it into several",
-        )

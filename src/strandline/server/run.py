@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
-import h11
 import orjson
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from strandline.errors import UnavailableError, UsageError
 
@@ -51,13 +50,16 @@ async def _crowded(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": orjson.dumps(told)})
 
 
-class PatientProtocol(H11Protocol):
+class PatientProtocol(HttpToolsProtocol):
     """HTTP/1.1 whose patience ends: a head, or the rest of a body that was answered before it was read, must
-    come in time. Bodies that are being read are the application's. A connection too many is told so."""
+    come in time, and a head may be so long. Bodies that are being read are the application's. A connection
+    too many is told so."""
 
     patience_s: float = _KEEP_ALIVE_S
     max_connections: int = _MAX_CONNECTIONS
     _end: asyncio.TimerHandle | None = None
+    _has_head: bool = False
+    _head_bytes: int = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its parent
         self.access_log = False  # whatever logging is set up to: a query may hold a secret
@@ -67,8 +69,19 @@ class PatientProtocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
         super().data_received(data)
+        if not self._has_head and self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head is too long.")
         self._watch()
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._has_head, self._head_bytes = False, 0  # what was read of the next head goes uncounted
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -79,7 +92,7 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _watch(self) -> None:
-        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:
+        if self.cycle is None or self.cycle.response_complete:
             if self._end is None:  # what drips in moves no deadline
                 self._end = self.loop.call_later(self.patience_s, self.transport.close)
         else:
@@ -153,8 +166,8 @@ def server_config(app: Application, *, tls: tuple[str, str] | None = None) -> uv
         ws="none",
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
         server_header=False,
+        proxy_headers=False,  # nobody asks who is behind a proxy
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )

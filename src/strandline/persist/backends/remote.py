@@ -41,12 +41,12 @@ from strandline.persist.value import (
     encode_wire,
 )
 from strandline.persist.wire import (
-    ANSWER_BYTES_PER_EVENT,
     MAX_BODY_BYTES,
     PATH,
     SCRATCH_HEADER,
     check_token,
     commit_body,
+    commit_outcome,
     header_value,
     read_answer,
 )
@@ -127,13 +127,12 @@ class RemoteBackend(IoBackend):
             once = (COMMIT_SCOPE, token_hex(16))
         prepared = prepare(preconditions, writes, once)
         body = commit_body(prepared)
-        appends = sum(len(step[1]) for step in prepared.steps if type(step) is tuple)
-        _refuse_long(len(body) + ANSWER_BYTES_PER_EVENT * appends)
+        _refuse_long(len(body))
         is_write = bool(writes) or once is not None
         reach("commit.prepared")
         answer = self._exchange("persist/commit", body, self._timeout_s, prepared.once, is_write=is_write)
         reach("commit.acknowledged")
-        return self._outcome(answer, prepared.writes)
+        return commit_outcome(answer, prepared)
 
     # The basic writes are checked here, before anything is sent
 

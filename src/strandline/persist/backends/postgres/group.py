@@ -16,11 +16,12 @@ from strandline.persist.backends.postgres.rows import split_ats, value_of
 from strandline.persist.commit import (
     Prepared,
     PutText,
+    Repeated,
     Row,
     Step,
+    events_of,
     key_crc,
     marker_runs,
-    repeated_events,
 )
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, make_event
 from strandline.persist.reserved import COMMIT_SCOPE
@@ -222,7 +223,7 @@ def _repeated(prepared: Prepared, marker: Any, event_at: Callable[[str, int], Ev
     scope, key = prepared.once
     try:
         if marker["digest"] == prepared.digest:
-            return repeated_events(prepared, marker["runs"])
+            return Repeated(events_of(prepared, marker["runs"]))
         if not marker["runs"]:
             return Conflict(key, None, "KEY_REUSED", scope)
         stream, seq = marker["runs"][0][:2]
