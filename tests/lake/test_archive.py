@@ -52,6 +52,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_spark_starts_without_an_archive_that_is_damaged(archive: Path, tmp_path: Path) -> None:
     os.truncate(archive, archive.stat().st_size // 2)
     assert archived_of(tmp_path) == 0
