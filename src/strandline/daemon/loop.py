@@ -129,6 +129,8 @@ class Loop:
 def news_of(over: Ended | Done) -> News:
     what = over.what if isinstance(over, Ended) else "chore"
     result = over.result
+    if isinstance(result, LeaseHeld):  # another process does it
+        return News(what, over.name, {}, is_idle=True)
     if isinstance(result, Exception):
         return News(what, over.name, {}, error=_said(result))
     if isinstance(result, FlushReport):
@@ -158,7 +160,11 @@ def _by_dataset(what: str, name: str, results: Mapping[str, Any]) -> News:
             facts[dataset] = {"rows": result.rows, "evicted": result.evicted}
         elif isinstance(result, Maintained) and (result.walk.runs or result.expired):
             facts[dataset] = {"compacted": len(result.walk.runs), "expired": result.expired}
-    wrong = {dataset: _said(each) for dataset, each in results.items() if isinstance(each, Exception)}
+    wrong = {
+        dataset: _said(each)
+        for dataset, each in results.items()
+        if isinstance(each, Exception) and not isinstance(each, LeaseHeld)
+    }
     error = "; ".join(f"{dataset}: {text}" for dataset, text in wrong.items())
     return News(what, name, facts, error=error, is_idle=not facts)
 
