@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from strandline.dataset import Dataset
 from strandline.delivery.desk import Sender
@@ -18,7 +19,8 @@ from strandline.delivery.result import SyncResult
 from strandline.delivery.verify import verify
 from strandline.errors import StrandlineError
 from strandline.lake.carrying import JobsCancelled
-from strandline.lake.courier import SparkCourier, runs_of
+from strandline.lake.courier import SparkCourier, runs_of, side_by_side
+from strandline.lake.schema import SEQ
 from strandline.ranges import Range, RangeSet
 from strandline.secret import Secret
 from strandline.sinks.blob import BlobSink
@@ -42,6 +44,16 @@ def test_units_of_one_strand_are_written_side_by_side_each_in_order(rig: Rig, tm
     written = [[orjson.loads(line)["n"] for line in each.read_bytes().splitlines()] for each in objects]
     assert [len(each) for each in written] == [4_000, 4_000, 4_000, 3_000]
     assert [n for each in written for n in each] == values
+
+
+def test_each_run_of_a_strand_has_a_task_of_its_own(each_spark: SparkSession) -> None:
+    """L-DRV-11: Spark 4.1 would make one task of two parts that have one each."""
+    rows = each_spark.range(1, 11).withColumnRenamed("id", SEQ)
+
+    cut = side_by_side(rows, [Range(0, 5), Range(5, 10)])
+
+    found = cut.selectExpr("spark_partition_id()", SEQ).collect()
+    assert [tuple(row) for row in found] == [((seq - 1) // 5, seq) for seq in range(1, 11)]
 
 
 def test_requests_of_one_strand_go_one_after_another(rig: Rig, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ def session_conf(spark: SparkSettings) -> dict[str, str]:
         "spark.sql.session.timeZone": spark.session_timezone,
         "spark.sql.ansi.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Else Spark 4.1 makes one task of parts that have one each: what is to go side by side goes in a row.
+        "spark.sql.unionOutputPartitioning": "false",
     }
 
 

@@ -143,7 +143,7 @@ class SparkCourier:
         tasks = min(self._slots, sink.parallel or self._slots)
         only = next(iter(parts.values())) if len(parts) == 1 else None
         if only is not None and (sink.is_ordered or tasks <= _MOST_SCANS):
-            ordered = _side_by_side(rows, runs_of(only, 1 if sink.is_ordered else tasks))
+            ordered = side_by_side(rows, runs_of(only, 1 if sink.is_ordered else tasks))
         else:
             task = task_sql(list(parts.values()), tasks, by_unit=not sink.is_ordered)
             placed = rows.selectExpr("*", f"{task} AS {_TASK}").repartitionById(tasks, _TASK)
@@ -175,7 +175,7 @@ def runs_of(part: Part, tasks: int) -> list[Range]:
     return [Range(part.since + at * width, part.since + min(at + each, last) * width) for at in starts]
 
 
-def _side_by_side(rows: DataFrame, runs: Sequence[Range]) -> DataFrame:
+def side_by_side(rows: DataFrame, runs: Sequence[Range]) -> DataFrame:
     """Rows of one strand, a task for each run of them, in order. Each task scans its own run: a file holds
     neighbours, so nothing is read twice that a shuffle would have to move."""
     tasks = [
