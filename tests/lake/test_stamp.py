@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from strandline.dataset import Column, Dataset, Identity
 from strandline.lake.pieces import numbered_schema
-from strandline.lake.stamp import stamped, without_repeats
+from strandline.lake.stamp import stamped, without_known, without_repeats
 
 
 def sha(text: str) -> str:
@@ -164,12 +164,29 @@ def test_a_joining_text_may_be_empty(spark: SparkSession) -> None:  # L-BF-2
     assert ids(spark, dataset, {"a": "x", "b": "y"}) == [sha("kxy")]
 
 
-def test_of_equal_rows_of_a_strand_the_lowest_seq_stays(spark: SparkSession) -> None:  # L-STAMP-7
+@pytest.mark.parametrize("is_small", [True, False])
+def test_of_equal_rows_of_a_strand_the_lowest_seq_stays(
+    spark: SparkSession, is_small: bool
+) -> None:  # L-STAMP-7
     rows = spark.createDataFrame(
         [("a", 3, "x"), ("a", 1, "x"), ("b", 2, "x"), ("a", 2, "y"), ("b", 9, "x")],
         "source string, _sl_seq bigint, _sl_row_id string",
     )
 
-    kept = without_repeats(rows, is_small=True).collect()
+    kept = without_repeats(rows, is_small=is_small).collect()
 
     assert sorted((row[0], row[1]) for row in kept) == [("a", 1), ("a", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("ids", [None, ["x", "z"]])
+def test_rows_that_are_committed_in_their_strand_are_left_out(
+    spark: SparkSession, is_small: bool, ids: list[str] | None
+) -> None:  # L-FLUSH-9
+    columns = "source string, _sl_seq bigint, _sl_row_id string"
+    committed = spark.createDataFrame([("a", 1, "x"), ("b", 1, "z")], columns)
+    rows = spark.createDataFrame([("a", 7, "x"), ("b", 8, "x"), ("a", 9, "z")], columns)
+
+    kept = without_known(rows, committed, ids=ids, is_small=is_small).collect()
+
+    assert sorted((row[0], row[1]) for row in kept) == [("a", 9), ("b", 8)]

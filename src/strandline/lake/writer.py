@@ -49,6 +49,7 @@ SMALL_ROWS: Final = 50_000
 SMALL_BYTES: Final = 16 * 1024 * 1024
 TASK_ROWS: Final = 50_000  # a task is worth its start from here on
 FEW_IDS: Final = 100
+SMALL_LOAD: Final = 250_000  # rows whose ids go to every task; a flush is small by its settings
 MANY_SOURCES: Final = 1_000
 
 _PLACE: Final = "_sl_place"
@@ -270,7 +271,7 @@ class IcebergTables:
         return min(self._slots, -(-_planned(landing) // TASK_ROWS))
 
     def _collapsed(self, session: SparkSession, landing: Landing, rows: DataFrame, table: str) -> DataFrame:
-        is_small = isinstance(landing, FlushLanding)  # a load may have any number of rows
+        is_small = isinstance(landing, FlushLanding) or _planned(landing) <= SMALL_LOAD
         once = without_repeats(rows, is_small=is_small)
         if not landing.dataset.dedupe_on_flush:
             return once
