@@ -93,7 +93,7 @@ class FrameLookup(SparkLookup):
                 f"when {ROW_ID} is not null and {place} > 1 then 'repeated' end as {WHY}"
             )
             joined = rows.join(ranked, on=[SOURCE, ROW_ID], how="left").selectExpr(_ROW, why)
-            seen = Observation()
+            seen = Observation()  # above the last shuffle: below one that comes out empty Spark forgets it
             counts = [expr(f"count_if({WHY} = '{each}') as {each}") for each in _REASONS]
             left = joined.observe(seen, expr("count(1) as asked"), *counts).where(f"{WHY} is null")
             return Unknown(left.selectExpr(f"{_ROW}.*"), lambda: Counts(**seen.get))
