@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -88,3 +89,17 @@ def imported(path: Path) -> Iterator[str]:
             yield from (each.name.partition(".")[0] for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module.partition(".")[0]
+
+
+def test_a_node_is_made_and_its_state_is_told_without_any_extra(tmp_path: Path) -> None:
+    """L-STAT-1: state comes from the store alone. In a process of its own: here all is imported already."""
+    absent = f"sys.modules.update(dict.fromkeys({sorted(EXTRA_OF)!r}))"
+    program = f"import sys; {absent}; from strandline.cli import main; main()"
+    for verb in ("init", "status --home"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *verb.split(), str(tmp_path / "node")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr

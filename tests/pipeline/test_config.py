@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ def test_a_file_of_a_new_node_says_the_defaults_and_changes_none(tmp_path: Path)
         "remote|password|strict_datasets|tls_certificate|tls_key_file|traces|bucket"  # they have no default
     )
     spoken = re.sub(rf"^({none}) = .*", "", spoken, flags=re.MULTILINE)
+    for line in re.findall(r"^#([a-z_]+ = .*)", text, flags=re.MULTILINE):
+        tomllib.loads(line)  # each can be used as it stands
     before, _, datasets = spoken.partition("[datasets.orders]")
     assert load_config(path) == default_config(tmp_path / "new")
     assert load(tmp_path / "new", before, version="") == default_config(tmp_path / "new")
@@ -675,7 +678,11 @@ def test_where_no_node_lives_the_error_says_how_to_make_one(
     with pytest.raises(HomeNotFound, match="nor a folder above it") as caught:
         find_home(None)
     assert isinstance(caught.value, NotFoundError)
-    assert "strandline init" in (caught.value.hint or "")
+    assert "`strandline init` makes a node" in (caught.value.hint or "")
+    (tmp_path / "strandline.db").touch()  # of a node that Python made
+    with pytest.raises(HomeNotFound) as caught:
+        find_home(None)
+    assert "keeps all it has" in (caught.value.hint or "")
     with pytest.raises(HomeNotFound, match=r"--home names .*typo"):
         find_home("typo")
     monkeypatch.setenv("STRANDLINE_HOME", "elsewhere")

@@ -213,7 +213,8 @@ class _Job:
             print_table(("FILE", "SOURCE", "ROWS", "SEQS"), lines[:_SHOWN])
         if len(lines) > _SHOWN:
             click.echo(f"and {len(lines) - _SHOWN:,} more sources", err=True)
-        click.echo(f"{self.rows:,} rows stored", err=True)
+        repeated = sum(each.repeated for each in self.files.values())
+        click.echo(f"{self.rows - repeated:,} rows stored", err=True)
 
 
 @contextmanager

@@ -3,13 +3,15 @@ up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from strandline.delivery.backoff import pace_s, retry_s
 from strandline.ledger.line import Line, Receipt, Trouble
 from strandline.ranges import Range, RangeSet
-from strandline.sinks.host import Part, Told
 from strandline.sinks.sink import DONE, Outcome, Patience
+
+if TYPE_CHECKING:
+    from strandline.sinks.host import Part, Told  # which needs pyarrow, and status does not
 
 _FINAL: Final = frozenset({"row_too_large"})  # no further try could end otherwise
 _REFUSED: Final = frozenset({"bad_rows", "poison"})
@@ -30,7 +32,7 @@ class Verdict:
         return bool(self.receipts or self.void or self.given_up)
 
 
-def judge(line: Line, part: Part, told: Sequence[Told], patience: Patience, now: int) -> Verdict:
+def judge(line: Line, part: "Part", told: "Sequence[Told]", patience: Patience, now: int) -> Verdict:
     """`told` is everything that was told of the strand, in the order of its seqs."""
     outcomes = [each.outcome for each in told]
     covered = RangeSet.of(Range(each.lo, each.hi) for each in outcomes)

@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Final
 
 from strandline.errors import NotFoundError, UnavailableError, UsageError
-from strandline.pipeline.config_sections import default_text
+from strandline.pipeline.config_sections import DEFAULT_STORE, default_text
 
 FILE_NAME: Final = "strandline.toml"
 HOME_VARIABLE: Final = "STRANDLINE_HOME"
@@ -16,10 +16,10 @@ class HomeNotFound(NotFoundError):
     """No node lives where one was looked for."""
 
     def __init__(self, found: str, home: Path) -> None:
-        super().__init__(
-            found,
-            hint=f"`strandline init` makes a node; --home or {HOME_VARIABLE} names the folder of another",
-        )
+        hint = f"`strandline init` makes a node; --home or {HOME_VARIABLE} names the folder of another"
+        if (home / DEFAULT_STORE).is_file():
+            hint = f"a node is there: `strandline init {home}` writes its {FILE_NAME}, and keeps all it has"
+        super().__init__(found, hint=hint)
         self.home = str(home)
 
 

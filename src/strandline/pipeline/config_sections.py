@@ -23,6 +23,7 @@ from strandline.pipeline.config_file import (
 from strandline.pipeline.config_sinks import KINDS, Pattern, SinkTable
 
 VERSION: Final = 1
+DEFAULT_STORE: Final = "strandline.db"
 
 Text = Annotated[str, Meta(min_length=1)]
 Size = Annotated[int, Meta(gt=0)]
@@ -55,7 +56,7 @@ class Node(Section, frozen=True):
 class Store(Section, frozen=True):
     """[store]: the control store."""
 
-    url: Annotated[Text, about("a SQLite file, or postgresql://user@host/database")] = "strandline.db"
+    url: Annotated[Text, about("a SQLite file, or postgresql://user@host/database")] = DEFAULT_STORE
     password: Annotated[
         Text | None,
         about(
@@ -228,10 +229,15 @@ class Server(Section, frozen=True):
     ] = 0
     tls_certificate: Annotated[
         Text | None,
-        about("the file of the certificate, and those that vouch for it, in PEM", default="none: plain HTTP"),
+        about(
+            "the file of the certificate, and those that vouch for it, in PEM",
+            default="none: plain HTTP",
+            sample='"server.crt"',
+        ),
     ] = None
     tls_key_file: Annotated[
-        Text | None, about("the file of the certificate's private key, in PEM", default="none")
+        Text | None,
+        about("the file of the certificate's private key, in PEM", default="none", sample='"server.key"'),
     ] = None
 
 
@@ -329,7 +335,8 @@ def _default_text(info: FieldInfo) -> str:
 def default_text() -> str:
     """The file that `strandline init` writes."""
     lines = [
-        "# The configuration of a Strandline node. Each key below has its default and is commented out;",
+        "# The configuration of a Strandline node. Each key below is commented out, with its default, or",
+        "# with a sample where its default is told in words;",
         '# relative paths start at this folder; secrets are named: "env:NAME" or "file:PATH".',
         f"version = {VERSION}",
     ]
@@ -338,5 +345,7 @@ def default_text() -> str:
         if doc.section != section:
             section = doc.section
             lines += _SAMPLES.get(section, ["", f"[{section}]"])
-        lines.append(f"#{doc.line}  # {doc.about}")
+        words = doc.default if doc.default == "needed" else f"default: {doc.default}"
+        more = "" if doc.line.endswith(f"= {doc.default[1:-1]}") else f" ({words})"
+        lines.append(f"#{doc.line}  # {doc.about}{more}")
     return "\n".join(lines) + "\n"
