@@ -209,6 +209,7 @@ def test_a_key_that_comes_in_live_during_a_run_and_is_yielded_later_is_one_row(
     assert [row[0] for row in table(node, "twice", "n")] == [0, 1, 3]
 
 
+@pytest.mark.slow
 def test_a_chunk_that_keeps_losing_is_put_off_to_the_end_and_reported_if_it_still_loses(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # L-BF-6
@@ -317,6 +318,7 @@ def test_rows_in_a_segment_that_flush_cannot_read_count_as_unseen_by_chunks_and_
             assert [n for each, n in table(node) if each == source] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_segment_that_storage_does_not_answer_for_is_asked_for_again_by_chunks_and_frames(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

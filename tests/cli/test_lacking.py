@@ -92,7 +92,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def test_a_node_is_made_and_its_state_is_told_without_any_extra(tmp_path: Path) -> None:
-    """L-STAT-1: state comes from the store alone. In a process of its own: here all is imported already."""
+    """L-OBS-1: state comes from the store alone. In a process of its own: here all is imported already."""
     absent = f"sys.modules.update(dict.fromkeys({sorted(EXTRA_OF)!r}))"
     program = f"import sys; {absent}; from strandline.cli import main; main()"
     for verb in ("init", "status --home"):

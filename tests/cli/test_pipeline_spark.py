@@ -349,6 +349,7 @@ def test_a_sync_shows_on_a_terminal_how_much_of_what_is_owed_is_delivered(tmp_pa
     assert "3 of 3" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_starts_spark_and_says_so_on_a_terminal(tmp_path: Path) -> None:  # L-CLI-4
     folder = tmp_path / "node"
     CliRunner().invoke(cli, ["init", str(folder)])

@@ -103,9 +103,8 @@ def remains(node: Node) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    "kills", [FIRST, pytest.param(LATER, marks=pytest.mark.slow)], ids=["first", "later"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [FIRST, LATER], ids=["first", "later"])
 def test_a_node_killed_at_any_step_of_a_sweep_or_fold_is_left_as_if_it_had_lived(
     old_node: Books, tmp_path: Path, kills: tuple[tuple[str, int], ...]
 ) -> None:  # L-SPOOL-6, L-SPOOL-14, L-CTL-6, F-43

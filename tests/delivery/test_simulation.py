@@ -16,7 +16,7 @@ from strandline.ranges import Range
 from strandline.sinks.host import Part
 from tests.delivery.simulated import Destinations, simulate
 
-QUICK, SLOW = 150, 10_000
+QUICK, SLOW = 100, 10_000
 _GROUP, _SHARE = 25, 500
 
 

@@ -210,6 +210,7 @@ def test_a_sink_that_passes_what_is_gone_before_that_is_told_is_found(
     assert caught(range(7, 67)) is not None
 
 
+@pytest.mark.slow
 def test_rows_that_landed_above_what_is_visible_and_go_by_their_flush_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

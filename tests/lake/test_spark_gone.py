@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import IO, Any, Final
 
+import pytest
+
 from tests.spark_sessions import SERVER, free_port
 
 CHILD: Final = Path(__file__).with_name("gone_child.py")
@@ -62,6 +64,7 @@ class Server:
             pipe.close()
 
 
+@pytest.mark.slow
 def test_a_connect_server_that_dies_is_named_and_found_again(tmp_path: Path) -> None:
     server = Server(tmp_path)
     settings = f'version = 1\n[spark]\nremote = "sc://127.0.0.1:{server.port}"\n'
