@@ -128,6 +128,17 @@ def _values(fields: Fields, table: dict[str, Any], at: Keys, faults: Faults) -> 
             faults.add((*at, key), _misfit(fields[key], value, error))
 
 
+def read_kind(
+    kind: type[S], common: type[msgspec.Struct], given: Mapping[str, Any], at: Keys, faults: Faults
+) -> S | None:
+    """The keys that only one kind of a table has, beside those that are `common` to all; what is neither is a
+    fault."""
+    known = [each.name for table in (common, kind) for each in msgspec.structs.fields(table)]
+    for key in given.keys() - {*known}:
+        faults.add((*at, key), no_such_key(key, known))
+    return read_struct(kind, {key: given[key] for key in given if key in known}, at, faults)
+
+
 def no_such_key(key: str, known: Iterable[str]) -> str:
     near = get_close_matches(key, known, n=1)
     return f"no such key; did you mean {near[0]}?" if near else f"no such key; there are {', '.join(known)}"

@@ -31,7 +31,7 @@ from strandline.pipeline.config_file import (
     check_schedule,
     check_secrets,
     is_secret_name,
-    no_such_key,
+    read_kind,
     read_struct,
     shown,
 )
@@ -247,10 +247,7 @@ def _keys_of(type_: str, given: dict[str, Any], at: Keys, faults: Faults) -> dic
             return None
         check_secrets(given, at, faults)
         return given
-    known = [each.name for table in (SinkTable, kind) for each in fields(table)]
-    for key in given.keys() - {*known}:
-        faults.add((*at, key), no_such_key(key, known))
-    made = read_struct(kind, {key: given[key] for key in given if key in known}, at, faults)
+    made = read_kind(kind, SinkTable, given, at, faults)
     if made is None:
         return None
     keys = asdict(made)

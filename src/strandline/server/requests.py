@@ -39,7 +39,6 @@ class Call(NamedTuple):
 
     op: str
     args: list[Any]
-    size: int
 
 
 def read_request(body: bytes) -> Call:
@@ -52,7 +51,7 @@ def read_request(body: bytes) -> Call:
         case {"op": op, "args": list() as args} if len(request) == 2:
             if not isinstance(op, str) or op not in _CHECKS:
                 raise UnknownOp(op)
-            return Call(op, _checked_arguments(op, args), len(body))
+            return Call(op, _checked_arguments(op, args))
     raise UsageError(f"the body {request!r:.80} is no request", hint=_SHAPE)
 
 
