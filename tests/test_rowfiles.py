@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from strandline import rowfiles
 from strandline.dataset import Column, Dataset
 from strandline.errors import NotFoundError
-from strandline.rowfiles import CHUNK_BYTES, CHUNK_ROWS, BadFile, parse_row, read_rows
+from strandline.rowfiles import CHUNK_BYTES, CHUNK_ROWS, BadFile, parse_lines, parse_row, read_rows
 from strandline.rows import accept
 
 
@@ -164,6 +164,34 @@ def test_what_json_writes_is_read_back(row: dict[str, Any]) -> None:
 
     assert repr(parse_row(line)) == repr(row)
     assert repr(parse_row(json.dumps(row, separators=(",", ":")).encode())) == repr(row)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":1}\n{"a":2}\n',
+        "",
+        "{}\n",
+        '{"a":1},{"b":2}\n{"c":[{"d":1}\n{"e":2}]}\n',  # three rows in three lines, and no line is one
+        '{"a":1},{"b":2}\n',
+        '{"a":1}\n\n{"a":2}\n',
+        '{"a":1}\n{"a":2}',
+        '{"a": 1}\n',
+        '{"a":1,"a":2}\n',
+        '{"a":18446744073709551616}\n',
+        '{"a":1e2}\n',
+        "[1]\n",
+        "5\n6\n",
+        "]\n[\n",
+        '{"a":"\x01"}\n',
+    ],
+)
+def test_lines_are_read_at_once_only_where_each_would_be_read_as_the_same(text: str) -> None:
+    found = parse_lines(text.encode())
+
+    if found is not None:
+        assert found == [parse_row(line.encode()) for line in text.split("\n")[:-1]]
+    assert (found is None) is (text not in ('{"a":1}\n{"a":2}\n', "", "{}\n"))
 
 
 # CSV

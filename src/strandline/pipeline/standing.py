@@ -90,15 +90,18 @@ class Standing:
             raise ControlUnreadable(gone.stream, gone.seq, "it is gone and nothing has folded it") from gone
 
     def _read_on(self) -> None:
-        if global_pos(self._b) <= self._position:
+        last = global_pos(self._b)
+        if self._until is not None:
+            last = min(last, self._until)
+        if last <= self._position:
             return  # nothing is new: what most looks find, at the price of one number
         for position, event in global_events(self._b, first=self._position + 1):
-            if self._until is not None and position > self._until:
-                break
             if not isinstance(event, Event):
                 raise _Gone(event.stream, event.seq)
             self._take(event)
             self._position = position
+            if position == last:
+                break  # what came since is for the next look
 
     def keep_if_due(self) -> None:
         """Called by writers, after what they came for is done: looking never writes."""

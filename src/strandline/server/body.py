@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from strandline.dataset import SOURCE, Refusal
 from strandline.errors import UsageError
-from strandline.rowfiles import parse_row
+from strandline.rowfiles import parse_lines, parse_row
 from strandline.unit import ROW_ID, Unit
 
 ENCODINGS: Final = ("identity", "gzip", "zstd")
@@ -71,21 +71,31 @@ def read_rows(unit: Unit, body: bytes) -> list[Any]:
         raise Integrity(f"the body has SHA-256 {found}", f"the header says {unit.sha256}")
     if body and not body.endswith(b"\n"):
         raise Integrity("the last line of the body does not end", "each does")
-    lines = body.split(b"\n")[:-1]
-    if len(lines) != unit.rows:
-        raise Integrity(f"the body has {len(lines):,} lines", f"the header says {unit.rows:,} rows")
-    rows, refusals = [], []
-    for place, line in enumerate(lines):
-        try:
-            row = parse_row(line)
-        except ValueError as error:
-            refusals.append(Refusal(place, "", str(error), "a JSON object with nothing lost"))
-            continue
+    if (count := body.count(b"\n")) != unit.rows:
+        raise Integrity(f"the body has {count:,} lines", f"the header says {unit.rows:,} rows")
+    rows = parse_lines(body)
+    if rows is not None and not any(SOURCE in row or ROW_ID in row for row in rows):
+        return rows
+    refusals: list[Refusal] = []
+    if rows is None:
+        rows = _read_each(body, refusals)
+    for place, row in enumerate(rows):
         row.pop(ROW_ID, None)
         own = row.pop(SOURCE, None)
         if own not in (None, "", unit.source):
             refusals.append(Refusal(place, SOURCE, f"{own!r:.60}", f"the header, {unit.source!r:.60}"))
-        rows.append(row)
     if refusals:
         raise RowRefused(unit.dataset, refusals)
+    return rows
+
+
+def _read_each(body: bytes, refusals: list[Refusal]) -> list[dict[str, Any]]:
+    """Line by line; one that is no row counts as empty, and among the refusals."""
+    rows: list[dict[str, Any]] = []
+    for place, line in enumerate(body.split(b"\n")[:-1]):
+        try:
+            rows.append(parse_row(line))
+        except ValueError as error:
+            refusals.append(Refusal(place, "", str(error), "a JSON object with nothing lost"))
+            rows.append({})
     return rows

@@ -20,7 +20,7 @@ from strandline.errors import UsageError
 from strandline.failpoint import reach
 from strandline.observe.span import span
 from strandline.pipeline.append import OnBad, Receipt, Rows, append, refuse_full
-from strandline.rowfiles import parse_row, parse_rows
+from strandline.rowfiles import parse_lines, parse_row, parse_rows
 from strandline.rows import BadRows
 from strandline.server.body import RowRefused, unpacked
 from strandline.server.intake import Intake, answer, content_encoding, content_type
@@ -131,6 +131,8 @@ def _rows(dataset: str, body: bytes, kind: str) -> Rows:
             return parse_rows(body)
         except ValueError as error:
             raise BodyUnreadable(str(error)) from error
+    if (quickly := parse_lines(body)) is not None:
+        return quickly
     rows: list[dict[str, Any]] = []
     refusals = []
     for place, line in enumerate(body.split(b"\n")):
