@@ -25,6 +25,7 @@ from benchmarks import (
     how_much_does_an_idle_tick_cost,
     how_much_does_http_cost,
     how_soon_does_a_follower_wake,
+    how_soon_does_a_query_answer,
     where_does_an_append_go,
 )
 from benchmarks.frame import main
@@ -49,6 +50,7 @@ TABLES = (
     how_much_does_a_read_open,
     how_much_does_a_backlog_cost,
     how_long_is_a_cold_start,
+    how_soon_does_a_query_answer,
     how_fast_are_rows_end_to_end,
 )
 DELIVERY = (

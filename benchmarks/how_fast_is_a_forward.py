@@ -27,7 +27,7 @@ from strandline.node import Node
 from strandline.unit import Unit
 
 QUESTION = "How fast is a forward?"
-UNITS: Final = {1_000: 200, 100: 500}  # rows of a request, requests of a round
+UNITS: Final = {1_000: 500, 100: 1_000}  # rows of a request, requests of a round
 BARE: Final = "a bare loop"
 PEER: Final = "OpenTelemetry Collector"
 PEERS: Final = {PEER: 1, f"{PEER}, 10 senders": 10}

@@ -29,7 +29,7 @@ from strandline.pipeline.plan import Reason
 from strandline.pipeline.registry import dataset_stream, declared
 from strandline.pipeline.site import open_site
 from strandline.pipeline.token import Token
-from strandline.pipeline.visible import DataAge, OnPruned, age, bounds, visible
+from strandline.pipeline.visible import Bounds, DataAge, OnPruned, age, bounds, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,9 +104,12 @@ class Node:
 
     @property
     def reader(self) -> "LakeReader":
+        return self._reader(self.spark)
+
+    def _reader(self, session: "SparkSession") -> "LakeReader":
         from strandline.lake.reader import LakeReader
 
-        return LakeReader(self.spark, self.config.lake_settings())
+        return LakeReader(session, self.config.lake_settings())
 
     @contextmanager
     def _on_spark(self, dataset: str | None = None) -> Iterator[None]:
@@ -349,16 +352,27 @@ class Node:
         `end` gives the token to read up to, and to go on from. BehindFront where retention has pruned rows
         after `since`, unless `on_pruned` is "continue".
         """
+        self.refresh(dataset, refresh)
+        asked = bounds(self.site, self.origin, dataset, source, since, until, on_pruned)
+        return self._read(dataset, asked, columns=columns)
+
+    def _read(
+        self,
+        dataset: str,
+        asked: Bounds,
+        *,
+        columns: Sequence[str] | None = None,
+        session: "SparkSession | None" = None,
+    ) -> "DataFrame":
         _import_spark()
         from strandline.pipeline.read import read
 
-        self.refresh(dataset, refresh)
-        asked = bounds(self.site, self.origin, dataset, source, since, until, on_pruned)
         known = self.site.known(dataset).dataset
         with self._on_spark():
+            reader = self._reader(session or self.spark)
             if not self._has_table(dataset):
-                return self.reader.no_rows(known, columns=columns)
-            return read(self.reader, known, asked, columns=columns)
+                return reader.no_rows(known, columns=columns)
+            return read(reader, known, asked, columns=columns)
 
     def scan(
         self,
@@ -416,19 +430,24 @@ class Node:
             return explain(lake, dataset, source=source, seqs=asked.range)
         return explain(lake, dataset, flushes=asked.range)
 
-    def sql(self, query: str, *, refresh: Refresh = "auto") -> "DataFrame":
+    def sql(
+        self, query: str, *, refresh: Refresh = "auto", session: "SparkSession | None" = None
+    ) -> "DataFrame":
         """Run a query in which each dataset is a view of its visible rows, public columns only.
 
         It reads: tables are written by flush and load alone, which stamp their rows. `age` tells how old the
-        rows of each dataset that it names are (`named_in`).
+        rows of each dataset that it names are (`named_in`). The views are made in the node's session, or in
+        one of its Spark that is given.
         """
         _refuse_writes(query)
         for dataset in self.named_in(query):
-            rows = self.read(dataset, refresh=refresh)
+            self.refresh(dataset, refresh)
+            asked = bounds(self.site, self.origin, dataset, None, None, None)
+            rows = self._read(dataset, asked, session=session)
             with self._on_spark():
                 rows.createOrReplaceTempView(f"`{dataset}`")
         with self._on_spark():
-            return self.spark.sql(query)
+            return (session or self.spark).sql(query)
 
     def age(self, dataset: str) -> DataAge:
         """What a read without a flush lacks, and how old what it shows is. It needs no Spark."""

@@ -114,6 +114,20 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cli, words)
 
 
+def without_java(*words: str, home: Path) -> str:
+    """What a command prints that can start no Spark."""
+    done = subprocess.run(
+        [sys.executable, "-m", "strandline", *words, "--home", str(home)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "JAVA_HOME": "/nowhere", "PATH": "/nowhere"},
+    )
+    assert done.returncode == 0, done
+    return done.stdout
+
+
 def post(daemon: Up, token: str, rows: list[dict[str, Any]], key: str) -> Any:
     request = urllib.request.Request(
         f"{daemon.url}/v1/append/logs?source=api-1",
@@ -152,23 +166,18 @@ def test_a_daemon_takes_rows_in_lands_them_and_is_taken_up_after_a_kill(home: Pa
         )
         assert (second.returncode, f"pid {daemon.process.pid}" in second.stderr) == (3, True), second
 
-        found = subprocess.run(
-            [sys.executable, "-m", "strandline", "sql", EVERYTHING, "--home", str(home)],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env={**os.environ, "JAVA_HOME": "/nowhere", "PATH": "/nowhere"},  # it can start no Spark
-        )
-        assert (found.returncode, found.stderr) == (0, ""), found
-        assert all(text in found.stdout for text in ("one", "of old", "older")), found
+        found = without_java("sql", EVERYTHING, home=home)
+        assert all(text in found for text in ("one", "of old", "older")), found
+        assert without_java("read", "history", "--format", "jsonl", home=home).count("old") == 2
 
         post(daemon, token, [{"message": "two"}], "2")
         daemon.process.kill()
         daemon.end(signal.SIGKILL)
 
     assert daemon_of(home) is None
+    assert Path(presence.desk).exists()
     with up(home) as again:
+        assert not Path(presence.desk).parent.exists()
         taken_up = again.heard("flush", "logs")
         assert (taken_up["facts"].get("rows"), taken_up["error"]) == (1, "")
         assert post(again, token, [{"message": "two"}], "2")["is_repeat"] is True

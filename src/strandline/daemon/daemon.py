@@ -3,7 +3,7 @@
     lease `up`      a second daemon is refused, and told who the first is
     HTTP            producers and other nodes, by [server]; health, readiness, metrics
     the loop        flushes, sinks, chores, backfills (loop.py)
-    Spark           one, warm; commands on this machine use it too (warm.py)
+    Spark           one, warm; commands here use it too (warm.py), and have it run their queries (desk.py)
 
 SIGTERM and SIGINT end it within seconds; what is under way then is taken up by the next one. SIGHUP reads the
 configuration again.
@@ -18,9 +18,10 @@ from typing import Any, Final
 
 import msgspec
 
+from strandline.daemon.desk import Desk, forget
 from strandline.daemon.loop import TICK_S, Loop, News
 from strandline.daemon.notify import ALIVE, READY, STOPPING, notify, reloading
-from strandline.daemon.presence import announce
+from strandline.daemon.presence import announce, last_daemon_of
 from strandline.daemon.warm import shared
 from strandline.daemon.watched import metrics_page
 from strandline.errors import HeldError, StrandlineError
@@ -76,6 +77,7 @@ class Daemon:
         """Have Spark started before the first who needs it."""
         try:
             _ = self.node.spark
+            self._tell(News("spark", "Spark is ready", {}))
         except StrandlineError as error:
             self._tell(News("spark", "", {}, error=f"{error.kind}: {error.message}"))
 
@@ -157,13 +159,17 @@ def serve(config: Config, daemon: Daemon, *, listen: str | None, when_ready: Cal
         app.close()
         raise
     url = url_of(listening, scheme="https" if tls else "http")
-    path = announce(config.home, url, daemon.remote)
+    if (last := last_daemon_of(config.home)) is not None:  # killed: the lease says that it does not run
+        forget(last.desk)
+    desk = Desk(node)
+    path = announce(config.home, url, daemon.remote, desk.path)
     before = signal.signal(signal.SIGHUP, partial(_hang_up, daemon))
     try:
         serve_until_signal(app, listening, lambda: _ready(when_ready, url), tls=tls)
     finally:
         signal.signal(signal.SIGHUP, before)
         path.unlink(missing_ok=True)
+        desk.close()
 
 
 def _hang_up(daemon: Daemon, _number: int, _frame: Any) -> None:
