@@ -188,6 +188,7 @@ def test_limits_that_contradict_each_other_are_refused(tmp_path: Path) -> None: 
 
 def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path: Path) -> None:  # L-CFG-1
     text = '[spool]\nmax_age = 5\n\n[lake]\nformat = 9\n[harbour]\ndefault_days = 3\n[stor]\nurl = "x"\n'
+    text += "[sink.a]\n"
 
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text)
@@ -197,13 +198,14 @@ def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path: Path) -> None:
         (6, "lake.format"),
         (7, "harbour"),
         (9, "stor"),
+        (11, "sink"),
     ]
-    unknown, _, harbour, store = (problem.text for problem in caught.value.problems)
+    unknown, _, harbour, store, _ = (problem.text for problem in caught.value.problems)
     assert unknown == "no such key; did you mean max_age_s?"
     assert harbour.startswith("no such key; there are node, store, content, ")
     assert store == "no such key; did you mean store?"
     assert caught.value.message.startswith(
-        f"{tmp_path / 'strandline.toml'} has 4 faults\n  line 3: spool.max_age"
+        f"{tmp_path / 'strandline.toml'} has 5 faults\n  line 3: spool.max_age"
     )
     assert caught.value.kind == "config"
     assert caught.value.hint is not None

@@ -216,7 +216,8 @@ def key_lines(text: str) -> dict[str, int]:
             continue
         if statement.lstrip().startswith("["):
             section = paths[-1]
-            lines.setdefault(".".join(section), first)
+            for end in range(1, len(section) + 1):  # [sinks.archive] is where `sinks` starts, too
+                lines.setdefault(".".join(section[:end]), first)
         else:
             for path in paths:
                 lines.setdefault(".".join((*section, *path)), first)

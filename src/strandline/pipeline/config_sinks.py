@@ -184,9 +184,8 @@ class SinkNotConfigured(NotFoundError):
 
     def __init__(self, name: str, known: Collection[str]) -> None:
         there = f"there are {', '.join(known)}" if known else "there is none"
-        super().__init__(
-            f"no sink {name!r:.80} is configured; {there}", hint="name one of them, or write [sinks.<name>]"
-        )
+        remedy = "name one of them, or write [sinks.<name>]" if known else "write [sinks.<name>]"
+        super().__init__(f"no sink {name!r:.80} is configured; {there}", hint=f"{remedy} in strandline.toml")
         self.name, self.known = name, tuple(known)
 
 
