@@ -18,6 +18,7 @@ from strandline.content import ContentStore
 from strandline.content.segment import MIME, open_segment, segment_fault
 from strandline.dataset import Strand
 from strandline.errors import UnavailableError, UsageError
+from strandline.lake import frame_lookup
 from strandline.lake import lookup as lookup_module
 from strandline.lake.known import SpooledRun
 from strandline.ledger.entry import Spooled, append_of
@@ -296,6 +297,32 @@ def by_frame(node: Node, source: str, *ids: int) -> Tally:
     df = node.spark.createDataFrame(rows, "id string, n bigint")
     item = Item(source, "parts", source, version="1", is_frame=True)
     return write_frame(node.site, node.tables, node.backfills.lookup(), "test", item, df, is_dry=False)
+
+
+@pytest.mark.parametrize("keys", [1, 1_000_000])
+def test_a_frame_counts_what_it_leaves_out_and_why(
+    node: Node, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L-BF-3, L-BF-12, also where nothing is left; whether keys go to the tasks or are shuffled."""
+    monkeypatch.setattr(frame_lookup, "MANY_KEYS", keys)
+    node.append("parts", parts(1, 2, 3), source="a")
+    node.flush("parts")
+    node.append("parts", parts(4, 5), source="a")
+
+    def counted(item: str, *ids: int) -> tuple[int, ...]:
+        rows = [(f"k{id_}", id_) for id_ in ids]
+        df = node.spark.createDataFrame(rows, "id string, n bigint")
+        asked = Item(item, "parts", "a", version="1", is_frame=True)
+        lookup = node.backfills.lookup()
+        found = write_frame(node.site, node.tables, lookup, "test", asked, df, is_dry=False)
+        return found.written, found.committed, found.spooled, found.in_chunk
+
+    assert counted("all known", 1, 2, 3, 4, 5, 5) == (0, 3, 3, 0)
+    assert counted("nothing", *()) == (0, 0, 0, 0)
+    assert counted("some", 1, 2, 4, 6, 7, 7, 7) == (2, 2, 1, 2)
+    assert counted("new", 8, 9) == (2, 0, 0, 0)
+    node.flush("parts")
+    assert numbers(node) == list(range(1, 10))
 
 
 def test_rows_in_a_segment_that_flush_cannot_read_count_as_unseen_by_chunks_and_frames(node: Node) -> None:

@@ -144,7 +144,7 @@ class HistoryTable(SimTable):
     def stage(self, landing: Landing, *, settle: Any = None) -> None:
         rows = list(self._landing_rows(landing))
         if landing.dataset.dedupe_on_flush:
-            rows = self._without_known(rows, landing.number)
+            rows = self._without_known(rows, landing)
 
         def act() -> None:
             files = [*self.files_of(self.main), *cut(rows, landing.dataset.seq_bucket)]

@@ -76,11 +76,11 @@ class SimFrameLookup:
         source: str | None,
         runs: Sequence[SpooledRun],
         *,
-        has_table: bool,
+        table_rows: int,
         by_columns: bool = False,
     ) -> Unknown:
         self.asked("frame table")
-        table = committed_keys(self.world) if has_table else set()
+        table = committed_keys(self.world) if table_rows else set()
         seen: list[Counts] = []
 
         def computed() -> list[dict[str, Any]]:
@@ -93,7 +93,7 @@ class SimFrameLookup:
             seen[:] = [Counts(len(rows), len(rows) - len(new), len(new) - len(left), len(left) - len(once))]
             return once
 
-        return Unknown(Frame(df.columns, computed), lambda: seen[0])  # type: ignore[arg-type]
+        return Unknown(Frame(df.columns, computed), lambda _: seen[0], is_sure=True)  # type: ignore[arg-type]
 
     def faults(self, dataset: Dataset, runs: Sequence[SpooledRun]) -> SpoolAnswer:
         self.asked("frame faults")

@@ -10,7 +10,7 @@ import pytest
 from strandline.backfill.places import Strands
 from strandline.backfill.provider import Item
 from strandline.backfill.result import Tally
-from strandline.errors import OutcomeUnknown
+from strandline.errors import OutcomeUnknown, UnavailableError
 from strandline.persist import Put
 from strandline.pipeline import load as load_module
 from strandline.pipeline import settle as settle_module
@@ -18,9 +18,10 @@ from strandline.pipeline.flush import flush
 from tests.keeping.calm import Crash
 from tests.keeping.history import Frame
 from tests.keeping.simulated import KEPT, Means
+from tests.keeping.simulated_frame import SimFrameLookup
 from tests.keeping.simulated_purge import WHERES, run_purge
 from tests.keeping.test_beside import Beside, at_point, crash
-from tests.pipeline.simulation import DATASET
+from tests.pipeline.simulation import DATASET, IDENTIFIED
 
 
 class Brings:
@@ -118,6 +119,26 @@ def test_a_segment_that_is_swept_while_a_frame_looks_at_the_spool_is_no_doubt(
 
     assert (done.written, done.doubt_texts) == (1, [])
     assert keys(node) == Counter("abc")
+
+
+def test_a_frame_that_could_not_look_at_what_came_meanwhile_is_looked_at_when_it_lands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """L-BF-4, L-BF-5: where nothing is in doubt, landing trusts the look; here it must not."""
+    node = Beside(IDENTIFIED)
+    node.land("z")
+    at_point(monkeypatch, load_module, "load.fixed", lambda: node.land("a"))
+
+    def unanswered(*_: Any) -> bool:
+        raise UnavailableError("no answer", hint="later")
+
+    monkeypatch.setattr(SimFrameLookup, "meets", unanswered)
+
+    done = brought(node, "a", "b")
+
+    assert len(done.doubt_texts) == 1
+    assert (done.written, done.committed) == (1, 1)
+    assert keys(node) == Counter("abz")
 
 
 def test_a_frame_whose_reservation_got_no_answer_lands(monkeypatch: pytest.MonkeyPatch) -> None:

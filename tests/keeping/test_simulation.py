@@ -4,6 +4,7 @@ that the simulation can fail (L-RET-7, L-POL-3, L-CMP-4, L-CMP-7, L-BF-4, L-BF-6
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from strandline.keeping import fold, merge, purge, retention
 from strandline.keeping.marks import Marks
 from strandline.lake.purging import Asked, Purger
 from strandline.pipeline.lease import Lease
+from strandline.pipeline.load import Guarded
 from strandline.pipeline.site import Site
 from tests.keeping.simulated import HISTORY, simulate, table_of
 from tests.keeping.simulated_frame import FRAMES
@@ -181,9 +183,10 @@ def test_a_frame_whose_reservation_expects_no_ledger_is_found(monkeypatch: pytes
     """L-BF-4: what was appended after it looked is written a second time."""
     real = frame._Frame._guard
 
-    def careless(self: frame._Frame, *args: object, **options: object) -> object:
+    def careless(self: frame._Frame, *args: Any, **options: Any) -> Guarded:
         self.events = self._strands.events(self.events)
-        return real(self, *args, **options)[:1]  # type: ignore[arg-type]
+        found = real(self, *args, **options)
+        return found._replace(expected=found.expected[:1])
 
     monkeypatch.setattr(frame._Frame, "_guard", careless)
 

@@ -348,6 +348,21 @@ def test_a_load_leaves_out_what_is_committed_and_its_own_repeats(lake: IcebergTa
     assert ("web-0", 1, "level-0", None, 1) in found
 
 
+def test_a_load_that_was_looked_for_leaves_out_what_has_come_since_alone(lake: IcebergTables) -> None:
+    """L-FLUSH-9: what is older nobody looks for again, here it would be found."""
+    spark = lake._spark
+    dataset = logs(identity=Identity("level"), collapse=True, dedupe_on_flush=True)
+    ledgers = Ledgers(lake._content)
+    for level in ("level-0", "level-3"):
+        land(lake, ledgers.landing(dataset, ledgers.pieces(dataset, {"web-0": [{"level": level}]})))
+    fixed, grown = lake.fix_input(rows_in(spark, 9), dataset, fresh_name("load"), source=None)
+
+    land(lake, load_of(grown, fixed, number=3, lo=2, looked=1))
+
+    brought = {row[2] for row in stored(spark, dataset) if row[4] == 3}
+    assert brought == {f"level-{at}" for at in range(9)} - {"level-3"}
+
+
 def test_a_column_that_the_dataset_gained_after_the_input_was_fixed_is_null(
     lake: IcebergTables,
 ) -> None:  # L-SCH-5

@@ -422,7 +422,7 @@ class SimTable:
     def stage(self, landing: Landing, *, settle: Any = None) -> None:
         rows = list(self._landing_rows(landing))
         if landing.dataset.dedupe_on_flush:
-            rows = self._without_known(rows, landing.number)
+            rows = self._without_known(rows, landing)
 
         def act() -> None:
             snapshot = SimSnapshot(next(self._ids), landing.id, landing.version, rows, self.current)
@@ -449,9 +449,12 @@ class SimTable:
             yield TableRow(source, next_seq[source], landing.number, landing.at, row["key"])
             next_seq[source] += 1
 
-    def _without_known(self, rows: list[TableRow], number: int) -> list[TableRow]:
+    def _without_known(self, rows: list[TableRow], landing: Landing) -> list[TableRow]:
         """L-STAMP-7, L-FLUSH-9: the lowest seq of each key, unless another number has brought it."""
-        known = {(row.source, row.key) for row in self.rows if row.flush != number}
+        others = [row for row in self.rows if row.flush > landing.looked and row.flush != landing.number]
+        known = {(row.source, row.key) for row in others}
+        if landing.looked:
+            return [row for row in rows if (row.source, row.key) not in known]
         first: dict[tuple[str, str], TableRow] = {}
         for row in sorted(rows, key=lambda row: row.seq):
             if (row.source, row.key) not in known:

@@ -8,7 +8,7 @@ before, so what ledgers gain meanwhile is compared with them; only where one of 
 begin anew. A segment that cannot be read is a doubt, a table that cannot fails the item (decision 10).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from strandline.lake.known import SpooledRun, has_identity
 from strandline.lake.landing import FixedInput
 from strandline.persist import ABSENT, Delete, ExpectKey, Put
 from strandline.persist.backend import Expectation
-from strandline.pipeline.load import Guard, LoadResult, LoadTables, load, settled_load
+from strandline.pipeline.load import Guard, Guarded, LoadResult, LoadTables, load, settled_load
 from strandline.pipeline.site import Site
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class _Frame:
     before: Any
     request: str = ""  # of the load that is under way
     tries: int = 0
+    looked: int = 0  # the last flush that was whole in the table before it was looked at
     pending: list[Place] = field(default_factory=list)  # what was spooled at the look
     events: dict[str, int] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -110,11 +111,11 @@ class _Frame:
         if is_dry:
             return Tally(written=self.df.count())
 
-        def guard(fixed: FixedInput) -> Sequence[Expectation]:
+        def guard(fixed: FixedInput) -> Guarded:
             if self._is_reserved():
-                return []
+                return Guarded([])
             self._count(sum(fixed.rows.values()), self.request)
-            return [self._mark_expected]
+            return Guarded([self._mark_expected])
 
         return Tally(written=self._load(self.df, guard).rows)
 
@@ -123,21 +124,25 @@ class _Frame:
             self.tries += 1
             unknown = self._look()
             if is_dry:
-                return self._tally(unknown.rows.count(), unknown.counts())
+                left = unknown.rows.count()
+                return self._tally(left, unknown.counts(left))
             try:
-                result = self._load(unknown.rows, partial(self._guard, counts=unknown.counts))
+                result = self._load(unknown.rows, partial(self._guard, unknown=unknown))
             except _Met:
                 continue
+            counts = unknown.counts(result.rows + result.duplicates)
             if not result.number:  # nothing was left to load: the mark alone is to be written
-                self._count(unknown.counts().asked, request="")
+                self._count(counts.asked, request="")
                 self.site.b.commit([self._mark_expected], self.mark)
-            found = self._tally(result.rows, unknown.counts())
+            found = self._tally(result.rows, counts)
             found.committed += result.duplicates
             return found
         raise Overtaken(self.dataset.name, self.tries)
 
     def _look(self) -> "Unknown":
-        """First the ledgers, then the segments that they name, then the table."""
+        """First the ledgers, then the segments that they name, then the table; by then all that is visible
+        now is in it."""
+        self.looked = self.site.standing.numbers(self.dataset.name).visible
         sources = (
             [self.item.source] if self.item.source else list(self.site.standing.tallies(self.dataset.name))
         )
@@ -147,20 +152,22 @@ class _Frame:
         runs, _ = self._valid(self.pending)  # what has landed is in the table, which comes next
         reach("backfill.spooled")
         has_table = self.site.standing.numbers(self.dataset.name).last > 0
+        tallies = self.site.standing.tallies(self.dataset.name)
+        seqs = sum(each.hi - each.removed_rows for source, each in tallies.items() if source in sources)
         return self.lookup.unknown_rows(
             self.dataset,
             self.df,
             self.item.source,
             runs,
-            has_table=has_table,
+            table_rows=max(seqs, 1) if has_table else 0,
             by_columns=is_restamped(self.site, self.dataset),
         )
 
-    def _guard(self, fixed: FixedInput, counts: "Callable[[], Counts]") -> Sequence[Expectation]:
+    def _guard(self, fixed: FixedInput, unknown: "Unknown") -> Guarded:
         """What the reservation expects: the ledgers, up to where none of their rows is one of these."""
         reach("backfill.committed")
         if self._is_reserved():
-            return []
+            return Guarded([])
         now = self._strands.events(fixed.rows)
         gained = [*self._strands.gained(self.events, now), *self._swept()]
         if gained:
@@ -169,9 +176,10 @@ class _Frame:
                 raise Overtaken(self.dataset.name, TRIES)
             self._refuse_met(fixed, gained)
         self.events |= now
-        self._count(counts().asked, self.request)
+        self._count(unknown.counts(sum(fixed.rows.values())).asked, self.request)
         reach("backfill.append")
-        return [self._mark_expected, *self._strands.expected(now)]
+        expected: list[Expectation] = [self._mark_expected, *self._strands.expected(now)]
+        return Guarded(expected, self.looked if unknown.is_sure else 0)
 
     def _is_reserved(self) -> bool:
         """Whether only the answer was lost, which the load knows by its marker. Raises WrittenElsewhere."""

@@ -1,7 +1,10 @@
-"""Which rows of a DataFrame of any size are there already: one shuffle on ids, on both sides.
+"""Which rows of a DataFrame of any size are there already.
 
-rows of the frame ──▶ id ──┐
-table, spool ────▶ ids ────┴── left join ──▶ each row, and why it is left out
+rows of the frame ─▶ without those of the table ─▶ without those of the spool ─▶ each once
+                 asked                     committed                      spooled      repeated
+
+What is known is a key a row. Up to some number of keys they go to each task, so that rows stay where they
+are; beyond, rows and keys are shuffled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +25,10 @@ from strandline.lake.reader import bounds_sql
 from strandline.lake.schema import ROW_ID, own_columns, quoted, spark_errors, sql_type, table_name
 from strandline.ranges import Range
 
-WHY: Final = "_sl_why"
+MANY_KEYS: Final = 1_000_000  # some 250 MB of the heap of Spark, for as long as the rows are computed
 _ROW: Final = "_sl_row"
-_RANK: Final = "_sl_rank"
-_COMMITTED, _SPOOLED = 1, 2
-_REASONS: Final = ("committed", "spooled", "repeated")
+_KEY: Final = "_sl_key"
+_PLACE: Final = "_sl_place"
 _VALID: Final = f"{FAULT} is null and {UNREAD} is null"
 
 
@@ -40,10 +42,12 @@ class Counts(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """Rows that are not there yet. `counts` waits until they were computed once."""
+    """Rows that are not there yet. `counts` is asked with their number, once they were computed. `is_sure`
+    where they were looked for by the ids that the table will stamp them with."""
 
     rows: DataFrame
-    counts: Callable[[], Counts]
+    counts: Callable[[int], Counts]
+    is_sure: bool
 
 
 class FrameLookup(SparkLookup):
@@ -69,45 +73,36 @@ class FrameLookup(SparkLookup):
         source: str | None,
         runs: Sequence[SpooledRun],
         *,
-        has_table: bool,
+        table_rows: int,
         by_columns: bool = False,
     ) -> Unknown:
-        """The rows of `df` that are not there yet, as they are. The table is as it is now; all is computed
-        when the rows are. Null ids equal nothing, and each stays."""
+        """The rows of `df` that are not there yet, as they are. The table, of about that many rows, 0 where
+        there is none, is as it is now; all is computed when the rows are. Null ids equal nothing, and each
+        stays."""
         grown = load_input.grown_for(dataset, df.schema)
         narrow = narrowed(grown)
+        is_sure = not by_columns and load_input.plain_rows(df, grown, source) is not None
         with spark_errors("look for rows in", table_name(dataset.name)):
-            rows = _with_ids(df, narrow, _source_sql(grown, df, source))
-            table = (
-                self.table_ids(dataset, bounds_sql(source, None, None), by_columns=by_columns)
-                if has_table
-                else None
-            )
-            ranked = self._ranked(narrow, table, runs)
-            place = (
-                f"row_number() over (partition by {SOURCE}, {ROW_ID}, "
-                f"if({ROW_ID} is null, spark_partition_id(), -1) order by {SOURCE})"
-            )
-            why = (
-                f"case when {_RANK} = {_COMMITTED} then 'committed' when {_RANK} = {_SPOOLED} then 'spooled' "
-                f"when {ROW_ID} is not null and {place} > 1 then 'repeated' end as {WHY}"
-            )
-            joined = rows.join(ranked, on=[SOURCE, ROW_ID], how="left").selectExpr(_ROW, why)
-            seen = Observation()  # above the last shuffle: below one that comes out empty Spark forgets it
-            counts = [expr(f"count_if({WHY} = '{each}') as {each}") for each in _REASONS]
-            left = joined.observe(seen, expr("count(1) as asked"), *counts).where(f"{WHY} is null")
-            return Unknown(left.selectExpr(f"{_ROW}.*"), lambda: Counts(**seen.get))
+            ids = _with_ids(df, narrow, _source_sql(grown, df, source))
+            rows = ids.selectExpr(_ROW, f"{_key_sql(source)} as {_KEY}")
+            steps = [_Step(rows)]
+            if table_rows:
+                table = self.table_ids(dataset, bounds_sql(source, None, None), by_columns=by_columns)
+                steps.append(steps[-1].without(_keys(table, source), table_rows))
+            has_table = len(steps) > 1
+            if runs:
+                spooled = self._valid_ids(self.spooled_rows(narrow, runs), narrow)
+                steps.append(steps[-1].without(_keys(spooled, source), sum(run.rows for run in runs)))
+            place = f"row_number() over (partition by {_KEY}, {_APART} order by {_KEY}) as {_PLACE}"
+            once = steps[-1].seen_rows.selectExpr(_ROW, _KEY, place).where(f"{_PLACE} = 1 or {_KEY} is null")
 
-    def _ranked(self, narrow: Dataset, table: DataFrame | None, runs: Sequence[SpooledRun]) -> DataFrame:
-        """What is known, each id once, and where from."""
-        known = [self.session.range(0).selectExpr(f"'' as {SOURCE}", f"'' as {ROW_ID}", f"0 as {_RANK}")]
-        if table is not None:
-            known.append(table.selectExpr(SOURCE, ROW_ID, f"{_COMMITTED} as {_RANK}"))
-        if runs:
-            ids = self._valid_ids(self.spooled_rows(narrow, runs), narrow)
-            known.append(ids.selectExpr(SOURCE, ROW_ID, f"{_SPOOLED} as {_RANK}"))
-        ranked = reduce(DataFrame.unionAll, known).groupBy(SOURCE, ROW_ID).agg({_RANK: "min"})
-        return ranked.withColumnRenamed(f"min({_RANK})", _RANK)
+        def counts(left: int) -> Counts:
+            asked, *after = (step.count(left) for step in steps)
+            committed = asked - after[0] if has_table else 0
+            last = after[-1] if after else asked
+            return Counts(asked, committed, asked - committed - last, last - left)
+
+        return Unknown(once.selectExpr(f"{_ROW}.*"), counts, is_sure)
 
     def faults(self, dataset: Dataset, runs: Sequence[SpooledRun]) -> SpoolAnswer:
         """By segment, why rows of it cannot be known; none are asked for."""
@@ -147,6 +142,36 @@ class FrameLookup(SparkLookup):
     def _valid_ids(self, rows: DataFrame, narrow: Dataset) -> DataFrame:
         ids = rows.where(_VALID).selectExpr(SOURCE, f"{identity_sql(narrow)} as {ROW_ID}")
         return ids.where(f"{ROW_ID} is not null")
+
+
+class _Step:
+    """Rows with their keys, counted on their way to what is left of them."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows, self._seen = rows, Observation()
+        self.seen_rows = rows.observe(self._seen, expr("count(1) as rows"))
+
+    def without(self, keys: DataFrame, about: int) -> "_Step":
+        known = keys.hint("broadcast") if about <= MANY_KEYS else keys
+        return _Step(self.seen_rows.join(known, on=_KEY, how="left_anti"))
+
+    def count(self, left: int) -> int:
+        """After `left` rows came out. Spark forgets what it has seen below a shuffle of nothing, which there
+        is on the way if none did: then they are counted by themselves."""
+        return int(self._seen.get["rows"]) if left else self._rows.count()
+
+
+# Rows without a key stay apart: together they would be the work of one task.
+_APART: Final = f"if({_KEY} is null, spark_partition_id(), -1)"
+
+
+def _key_sql(source: str | None) -> str:
+    """A row's id, and its source where there may be several. An id has 32 bytes, so the two stay apart."""
+    return f"unhex({ROW_ID})" if source is not None else f"concat(unhex({ROW_ID}), cast({SOURCE} as binary))"
+
+
+def _keys(ids: DataFrame, source: str | None) -> DataFrame:
+    return ids.selectExpr(f"{_key_sql(source)} as {_KEY}")
 
 
 def _with_ids(df: DataFrame, narrow: Dataset, source: str) -> DataFrame:

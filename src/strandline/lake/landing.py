@@ -6,7 +6,7 @@ once (Iceberg's WAP id). Staging it again, here or elsewhere, gives the same row
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from strandline.dataset import Dataset
 from strandline.persist import BlobRef
@@ -39,6 +39,7 @@ class FlushLanding:
     id: str
     pieces: tuple[Piece, ...]  # by source, then lo
     version: int = 0
+    looked: ClassVar[int] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class FixedInput:
 @dataclass(frozen=True, slots=True)
 class LoadLanding:
     """The rows of a fixed input. The rows of a source are numbered from `los[source] + 1` on, in the order
-    of their file names and places in the file."""
+    of their file names and places in the file. Where somebody has `looked`, no id is there twice, and none is
+    in the table in a flush up to that number; what came since nobody has looked at."""
 
     dataset: Dataset
     number: int
@@ -62,6 +64,7 @@ class LoadLanding:
     los: dict[str, int]
     at: int
     version: int = 0
+    looked: int = 0
 
 
 Landing = FlushLanding | LoadLanding

@@ -13,6 +13,7 @@ Where the columns of the frame have the types of the dataset, Spark itself can t
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -58,6 +59,7 @@ _TABLE_PROPERTIES: Final = {
     "write.parquet.compression-codec": "snappy",  # it is read once
     "write.parquet.dict-size-bytes": "131072",
     "write.metadata.metrics.default": "none",
+    f"write.metadata.metrics.column.{REFUSAL}": "counts",  # so that Iceberg counts them without a look
 }
 # Where a value of a type may be one that the door refuses: texts that are none, years beyond 1 to 9999.
 _FITS: Final = {
@@ -92,7 +94,7 @@ def fix_input(
         plain = plain_rows(df, grown, source, max_row_bytes)
         if plain is not None:
             _write(spark, plain, table, is_one_source=source is not None)
-            found = _found(spark, table)
+            found = _found(spark, table, source)
             if found.is_clean:
                 return FixedInput(table, current_snapshot(spark, table), found.rows), grown
         loose = _loosened(grown, df.schema)
@@ -100,7 +102,7 @@ def fix_input(
         judged = df.mapInArrow(lean(judge(loose, source, max_row_bytes)), columns)
         _write(spark, judged, table, is_one_source=False)
         _raise_refused(spark, table, grown)
-        found = _found(spark, table)
+        found = _found(spark, table, None)
         grown = _with_types(grown, _needed(spark, table, grown, loose))
         return FixedInput(table, current_snapshot(spark, table), found.rows), grown
     except BaseException:
@@ -124,11 +126,15 @@ class _Found(NamedTuple):
     is_clean: bool
 
 
-def _found(spark: SparkSession, table: str) -> _Found:
-    counts = f"SELECT {SOURCE}, count(1), count({REFUSAL}) FROM {table} GROUP BY {SOURCE}"
-    found = spark.sql(counts).collect()
-    is_clean = all(refused == 0 and _is_source(source) for source, _, refused in found)
-    return _Found({source: rows for source, rows, _ in found}, is_clean)
+def _found(spark: SparkSession, table: str, source: str | None) -> _Found:
+    """Where all rows have one source no file is opened for it."""
+    counts = f"count(1), count({REFUSAL}) FROM {table}"
+    if source is not None:
+        (found,) = spark.sql(f"SELECT {counts}").collect()
+        return _Found({source: found[0]} if found[0] else {}, is_clean=not found[1])
+    each = spark.sql(f"SELECT {SOURCE}, {counts} GROUP BY {SOURCE}").collect()
+    is_clean = all(refused == 0 and _is_source(source) for source, _, refused in each)
+    return _Found({source: rows for source, rows, _ in each}, is_clean)
 
 
 def _is_source(source: object) -> bool:
@@ -403,12 +409,16 @@ def placed(session: SparkSession, landing: LoadLanding) -> DataFrame:
     fixed = f"{landing.input.table} VERSION AS OF {landing.input.snapshot:d}"
     there = set(session.sql(f"SELECT * FROM {fixed}").columns)
     own = [_own_sql(column, there) for column in own_columns(landing.dataset)]
-    is_apart = _has_large_files(session, landing.input)
+    files = _rows_of_files(session, landing.input)
+    is_apart = sum(landing.input.rows.values()) >= FILE_ROWS * len(files)
     rows = session.sql(
         f"SELECT {', '.join([*own, SOURCE])}, _file AS {_FILE}, _pos AS {_POS} FROM {fixed}"
         f"{f' WITH ({_APART})' if is_apart else ''}"
     )
-    starts = _starts(session, landing, fixed)
+    if len(landing.los) == 1:
+        starts = _starts_of_one(session, landing, files)
+    else:
+        starts = _starts(session, landing, fixed)
     if len(landing.los) <= MANY_SOURCES:
         starts = starts.hint("broadcast")
     lost = literal("a row of a load has no number: its source has none, or its rows do not stand together")
@@ -427,10 +437,11 @@ def placed(session: SparkSession, landing: LoadLanding) -> DataFrame:
     )
 
 
-def _has_large_files(session: SparkSession, input: FixedInput) -> bool:
-    """Whether each file may have a task of its own, which then has its rows in order and need not sort."""
-    (found,) = session.sql(f"SELECT count(1) FROM {input.table}.files").collect()
-    return sum(input.rows.values()) >= FILE_ROWS * int(found[0])
+def _rows_of_files(session: SparkSession, input: FixedInput) -> dict[str, int]:
+    """How many rows each file has, in the order in which they are numbered. One that has many gets a task of
+    its own, which has its rows in order and need not sort."""
+    found = session.sql(f"SELECT file_path, record_count FROM {input.table}.files").collect()
+    return {path: int(rows) for path, rows in sorted(found)}
 
 
 def _own_sql(column: Column, there: set[str]) -> str:
@@ -449,13 +460,30 @@ def _starts(session: SparkSession, landing: LoadLanding, fixed: str) -> DataFram
         f"coalesce(sum(n) over (partition by {SOURCE} order by {_FILE} "
         f"rows between unbounded preceding and 1 preceding), 0) as {_BEFORE}"
     )
-    los = pa.table(
-        {
-            SOURCE: pa.array(list(landing.los), pa.string()),
-            _LO: pa.array(list(landing.los.values()), pa.int64()),
-            AT: pa.array([landing.at] * len(landing.los), pa.timestamp("us", "UTC")),
-            FLUSH: pa.array([landing.number] * len(landing.los), pa.int64()),
-        }
-    )
+    sources = list(landing.los)
+    los = pa.table({SOURCE: pa.array(sources, pa.string()), **_numbers(landing, sources)})
     numbered = session.createDataFrame(los)  # columns, not literals: with those Spark would compile anew
     return runs.selectExpr(_FILE, SOURCE, _FIRST, _WHOLE, before).join(numbered, on=SOURCE, how="inner")
+
+
+def _starts_of_one(session: SparkSession, landing: LoadLanding, files: Mapping[str, int]) -> DataFrame:
+    """The same where all rows are of one source: what Iceberg knows of the files is enough."""
+    (source,) = landing.los
+    before = [0, *accumulate(files.values())][:-1]
+    count = len(files)
+    columns = {
+        _FILE: pa.array(list(files), pa.string()),
+        SOURCE: pa.array([source] * count, pa.string()),
+        _FIRST: pa.array([0] * count, pa.int64()),
+        _WHOLE: pa.array([True] * count, pa.bool_()),
+        _BEFORE: pa.array(before, pa.int64()),
+    }
+    return session.createDataFrame(pa.table({**columns, **_numbers(landing, [source] * count)}))
+
+
+def _numbers(landing: LoadLanding, sources: list[str]) -> dict[str, pa.Array]:
+    return {
+        _LO: pa.array([landing.los[source] for source in sources], pa.int64()),
+        AT: pa.array([landing.at] * len(sources), pa.timestamp("us", "UTC")),
+        FLUSH: pa.array([landing.number] * len(sources), pa.int64()),
+    }

@@ -272,10 +272,14 @@ class IcebergTables:
 
     def _collapsed(self, session: SparkSession, landing: Landing, rows: DataFrame, table: str) -> DataFrame:
         is_small = isinstance(landing, FlushLanding) or _planned(landing) <= SMALL_LOAD
-        once = without_repeats(rows, is_small=is_small)
+        once = rows if landing.looked else without_repeats(rows, is_small=is_small)
         if not landing.dataset.dedupe_on_flush:
             return once
-        others = session.table(table).where(f"{FLUSH} <> {landing.number} and {_strands(landing)}")
+        others = session.table(table).where(
+            f"{FLUSH} > {landing.looked} and {FLUSH} <> {landing.number} and {_strands(landing)}"
+        )
+        if landing.looked and others.isEmpty():  # as it mostly is, and then no file of the table is opened
+            return once
         is_few = _planned(landing) <= FEW_IDS
         ids = [row[0] for row in rows.select(ROW_ID).distinct().collect()] if is_few else None
         return without_known(once, others, ids=ids, is_small=is_small)

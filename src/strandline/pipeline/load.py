@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -52,7 +52,16 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SOURCES", "WAIT_S", "LoadReleased", "LoadResult", "LoadTables", "load", "settled_load"]
 
 WAIT_S: Final = 600
-Guard: TypeAlias = Callable[[FixedInput], Sequence[Expectation]]  # asked anew before each try to reserve
+
+
+class Guarded(NamedTuple):
+    """What a reservation expects, and up to which flush somebody has looked for its rows; see LoadLanding."""
+
+    expected: Sequence[Expectation]
+    looked: int = 0
+
+
+Guard: TypeAlias = Callable[[FixedInput], Guarded]  # asked anew before each try to reserve
 MAX_SOURCES: Final = 100_000  # one transaction reserves the numbers of each, and one event names them
 _FIRST_WAIT_S: Final = 0.002
 _LONGEST_WAIT_S: Final = 0.25
@@ -305,11 +314,13 @@ class _Reservation:
         ranges = {source: Range(head.hi, head.hi + rows[source]) for source, head in heads.items()}
         id_ = f"{dataset}-{number}-{site.random_hex()}"
         fence = self.lease.fence
-        plan = LoadPlan(number, id_, fence, self.load, max(wanted.version, 1), at, self.fixed, ranges)
+        guarded = self._guarded()
+        version = max(wanted.version, 1)
+        plan = LoadPlan(number, id_, fence, self.load, version, at, self.fixed, ranges, guarded.looked)
         # The marker comes first: the conflict that tells of a lost answer is told before any other.
         had = self.request.marker
         expected: list[Expectation] = [ExpectKey(self.request.key, ABSENT if had is None else had)]
-        expected += [self.lease.guard, *([self.alone.guard] if self.alone else []), *self._guards()]
+        expected += [self.lease.guard, *([self.alone.guard] if self.alone else []), *guarded.expected]
         expected.append(ExpectSeq(stream, event))
         marker = _Marker(self.load, number, event + 1, sum(rows.values()), self.request.columns)
         writes: list[Write] = [*self.request.also, loading(dataset, plan)]
@@ -334,9 +345,9 @@ class _Reservation:
         if conflict.name in names:
             raise ExpectationUnmet(conflict)
 
-    def _guards(self) -> Sequence[Expectation]:
+    def _guarded(self) -> Guarded:
         given = self.request.expected
-        return given(self.fixed) if callable(given) else given
+        return given(self.fixed) if callable(given) else Guarded(given)
 
     def _give_up(self, conflict: Conflict | None, failure: UnavailableError | None, waited_s: float) -> None:
         if conflict is not None:

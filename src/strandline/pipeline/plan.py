@@ -82,10 +82,11 @@ class LoadPlan:
     at: int
     input: FixedInput
     ranges: Mapping[str, Range]
+    looked: int = 0
 
     def landing(self, dataset: Dataset) -> LoadLanding:
         los = {source: range_.lo for source, range_ in self.ranges.items()}
-        return LoadLanding(dataset, self.number, self.id, self.input, los, self.at)
+        return LoadLanding(dataset, self.number, self.id, self.input, los, self.at, looked=self.looked)
 
 
 Plan = FlushPlan | LoadPlan
@@ -124,6 +125,7 @@ def loading(dataset: str, plan: LoadPlan) -> Append:
             "rows": dict(plan.input.rows),
         },
         "ranges": {source: [each.lo, each.hi] for source, each in plan.ranges.items()},
+        **({"looked": plan.looked} if plan.looked else {}),
     }
     return Append(flush_stream(dataset), "loading", plan.at, data, globally=True)
 
@@ -224,9 +226,8 @@ def plan_of(event: Event) -> Plan:
             input_ = data["input"]
             rows = {source: whole(input_["rows"], source) for source in input_["rows"]}
             fixed = FixedInput(text(input_, "table"), whole(input_, "snapshot"), rows)
-            return LoadPlan(
-                number, id_, fence, text(data, "load"), schema, at, fixed, source_ranges(data["ranges"])
-            )
+            ranges, looked = source_ranges(data["ranges"]), whole(data, "looked") if "looked" in data else 0
+            return LoadPlan(number, id_, fence, text(data, "load"), schema, at, fixed, ranges, looked)
     raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
 
 
