@@ -167,8 +167,7 @@ def marks_in(node: Node) -> dict[str, int]:
 
 
 def branches_of(node: Node) -> set[str]:
-    listed = node.keeping.rewriter.files(node.site.known(DATASET).dataset)
-    return set(listed.branches)
+    return set(node.keeping.rewriter.branches(DATASET))
 
 
 def check_proof(node: Node) -> None:

@@ -330,7 +330,11 @@ class SimRewriter:
             self._there(snapshot)
         at = table.main if snapshot is None else snapshot
         files = tuple(self._told(file) for file in table.files_of(at))
-        return Listing(str(table.pointer), at or None, files, len(table.snapshots), dict(table.branches))
+        return Listing(str(table.pointer), at or None, files, len(table.snapshots))
+
+    def branches(self, dataset: str) -> dict[str, int]:
+        self._table.effect("branches")
+        return dict(self._table.branches)
 
     def _told(self, file: File) -> DataFile:
         count = len(file.rows)

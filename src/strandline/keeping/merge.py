@@ -150,7 +150,7 @@ def _stage(
         job.rewriter.remove_repeats(job.dataset, branch, base, stretches)
     job.rewriter.rewrite(job.dataset, branch, stretches, target_bytes=job.settings.target_file_bytes)
     reach("compaction.rewritten")
-    head = job.rewriter.files(job.dataset).branches.get(branch)
+    head = job.rewriter.branches(job.name).get(branch)
     if head is None:
         raise LeaseLost(job.lease.scope)  # whoever took over has given this run up
     after = job.rewriter.files(job.dataset, snapshot=head)
@@ -270,7 +270,7 @@ def _abandon(job: Job, begun: Mapping[str, Any], reason: str) -> None:
 def _drop(job: Job, branch: str) -> None:
     """The branch, and what it alone has. A crash in between leaves snapshots without a name, which expiry
     takes when they are old."""
-    head = job.rewriter.files(job.dataset).branches.get(branch)
+    head = job.rewriter.branches(job.name).get(branch)
     if head is None:
         return
     own = job.rewriter.ancestry(job.name, head)
@@ -283,7 +283,7 @@ def _drop(job: Job, branch: str) -> None:
 
 def drop_dead(job: Job) -> None:
     """Branches of runs that have ended: under the lease there is no other."""
-    for branch in job.rewriter.files(job.dataset).branches:
+    for branch in job.rewriter.branches(job.name):
         if branch.startswith(BRANCH):
             _drop(job, branch)
 

@@ -35,9 +35,14 @@ def list_files(lake: LakeSettings, dataset: Dataset, *, snapshot: int | None = N
         None if pinned is None else pinned.snapshot_id,
         tuple(files),
         len(table.metadata.snapshots),
-        {name: ref.snapshot_id for name, ref in table.metadata.refs.items() if name != _MAIN},
         any(manifest.content == ManifestContent.DELETES for manifest in manifests),
     )
+
+
+def branches(lake: LakeSettings, dataset: str) -> dict[str, int]:
+    """The refs beside main, each with its snapshot."""
+    refs = load_table(lake, dataset).metadata.refs
+    return {name: ref.snapshot_id for name, ref in refs.items() if name != _MAIN}
 
 
 def ancestry(lake: LakeSettings, dataset: str, snapshot: int | None = None) -> list[int]:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from strandline.dataset import SOURCE, Dataset
 from strandline.errors import StrandlineError
 from strandline.lake import comparing
-from strandline.lake.files import ancestry, list_files
+from strandline.lake.files import ancestry, branches, list_files
 from strandline.lake.iceberg import load_table, metadata_pointer
 from strandline.lake.maintenance import KnownSnapshot, expire, snapshots
 from strandline.lake.orphans import remove_orphans
@@ -52,6 +52,9 @@ class SparkRewriter:
 
     def files(self, dataset: Dataset, *, snapshot: int | None = None) -> Listing:
         return list_files(self._lake, dataset, snapshot=snapshot)
+
+    def branches(self, dataset: str) -> dict[str, int]:
+        return branches(self._lake, dataset)
 
     def ancestry(self, dataset: str, snapshot: int | None = None) -> list[int]:
         return ancestry(self._lake, dataset, snapshot)

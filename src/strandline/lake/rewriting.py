@@ -38,14 +38,13 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a table as of one snapshot. `pointer` names the newest commit, and `branches` the refs
-    beside main, each with its snapshot. With `has_deletes` some rows of these files are none."""
+    """The files of a table as of one snapshot. `pointer` names the newest commit. With `has_deletes` some
+    rows of these files are none."""
 
     pointer: str
     snapshot: int | None
     files: tuple[DataFile, ...]
     snapshots: int
-    branches: Mapping[str, int]
     has_deletes: bool = False
 
 
@@ -114,6 +113,10 @@ class Rewriter(Protocol):
     def files(self, dataset: Dataset, *, snapshot: int | None = None) -> Listing:
         """All files, from the manifests, of the table as it is now, or as it was. TableMissing if there is
         none."""
+        ...
+
+    def branches(self, dataset: str) -> Mapping[str, int]:
+        """The refs beside main, each with its snapshot; no file is listed for it."""
         ...
 
     def ancestry(self, dataset: str, snapshot: int | None = None) -> list[int]:
