@@ -3,13 +3,16 @@ after another."""
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from strandline.backfill.chunk import rows_whole
 from strandline.backfill.places import Strands
 from strandline.backfill.provider import Item
 from strandline.backfill.result import Tally
+from strandline.dataset import Dataset
 from strandline.errors import OutcomeUnknown, UnavailableError
 from strandline.persist import Put
 from strandline.pipeline import load as load_module
@@ -69,6 +72,34 @@ def test_a_frame_whose_load_was_released_comes_again(monkeypatch: pytest.MonkeyP
     assert brought(node, "a", "b", "c").written == 0
 
     assert keys(node) == Counter("abc")
+
+
+def test_an_item_whose_frame_was_given_up_comes_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L-BF-10: without an identity its mark alone tells what came; while its load is open nobody can tell."""
+    node = Beside(Dataset(DATASET))
+    item = Item("item", DATASET, "web-1", version="1", is_frame=True)
+    at_point(monkeypatch, settle_module, "load.ensured", crash)
+    with pytest.raises(Crash):
+        Means(node.world, node.site).write_frame("frames", Brings("a", "b"), item, is_dry=False)
+    node.restarted()
+    in_chunks = replace(item, is_frame=False)
+
+    with pytest.raises(UnavailableError, match="its load is open"):
+        rows_whole(node.site, "frames", in_chunks)
+
+    node.table.inputs.clear()
+    flush(node.site, node.table, DATASET)
+    assert keys(node) == Counter()
+    assert rows_whole(node.site, "frames", in_chunks) is None
+
+
+def test_an_item_whose_frame_has_landed_does_not_come_in_chunks() -> None:
+    """L-BF-10, F-25."""
+    node = Beside(Dataset(DATASET))
+    item = Item("item", DATASET, "web-1", version="1", is_frame=True)
+    Means(node.world, node.site).write_frame("frames", Brings("a", "b"), item, is_dry=False)
+
+    assert rows_whole(node.site, "frames", replace(item, is_frame=False)) == 2
 
 
 def test_a_frame_that_was_cut_short_lands_when_it_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,9 +24,10 @@ import pyarrow as pa
 
 from strandline.backfill.provider import Chunk, Item
 from strandline.batches import ArrowBatch
-from strandline.errors import UsageError
+from strandline.errors import UnavailableError, UsageError
 from strandline.lake.known import has_identity
 from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put
+from strandline.pipeline.load import has_landed
 from strandline.pipeline.plan import readable
 from strandline.pipeline.site import Site
 from strandline.rows import rows_digest
@@ -111,6 +112,14 @@ def rows_whole(site: Site, instance: str, item: Item) -> int | None:
     key = frame_key(instance, item)
     kept = frame_mark(key, site.b.kv_get(key))
     if kept is None or has_identity(site.schema(item.dataset).dataset):
+        return None
+    landed = has_landed(site, item.dataset, kept.request) if kept.request else True
+    if landed is None:
+        raise UnavailableError(
+            f"{item.id!r} was being written whole, and its load is open",
+            hint=f"`strandline flush {item.dataset}` finishes it; then run the backfill again",
+        )
+    if not landed:  # it was given up: none of its rows came
         return None
     if kept.version == item.version:
         return kept.rows

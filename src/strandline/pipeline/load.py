@@ -172,6 +172,18 @@ def settled_load(
     return None if marker is None else _repeat(Job(site, tables, dataset, settle), _marker(key, marker))
 
 
+def has_landed(site: Site, dataset: str, request_id: str) -> bool | None:
+    """The same by the store alone, which cannot finish it: None where it is open."""
+    key = _request_key(dataset, request_id)
+    value = site.b.kv_get(key)
+    if value is None:
+        return False
+    marker = _marker(key, value)
+    if marker.number in site.standing.numbers(dataset).open:
+        return None
+    return _closing_event(site, dataset, marker.number, marker.event).type != "released"
+
+
 def _columns(tables: LoadTables, df: "DataFrame", source: str | None) -> str:
     """A digest of what is known of a DataFrame before it is computed."""
     return sha256(msgspec.json.encode([source, sorted(tables.columns_of(df).items())])).hexdigest()
@@ -394,7 +406,7 @@ def _repeat(job: Job, marker: _Marker) -> LoadResult | None:
         with held(site.b, site.clock, f"load/{plan.load}", timeout_s=WAIT_S) as lease:
             if number in site.standing.numbers(job.dataset).open:
                 settle_load(job, plan, lease)
-    closed = _closing_event(job, number, marker.event)
+    closed = _closing_event(site, job.dataset, number, marker.event)
     return None if closed.type == "released" else _result_of(closed, job.dataset)
 
 
@@ -414,12 +426,12 @@ def _result_of(landed: Event, dataset: str) -> LoadResult:
         )
 
 
-def _closing_event(job: Job, number: int, first: int) -> Event:
-    for event in past_events(job.site, flush_stream(job.dataset), first):
+def _closing_event(site: Site, dataset: str, number: int, first: int) -> Event:
+    for event in past_events(site, flush_stream(dataset), first):
         if event.type in CLOSING and number_of(event) == number:
             return event
     raise UnavailableError(
-        f"load {number} of {job.dataset!r} is open and held by another",
+        f"load {number} of {dataset!r} is open and held by another",
         hint="repeat the load when that has ended",
     )
 
