@@ -89,7 +89,6 @@ class FrameLookup(SparkLookup):
             if table_rows:
                 table = self.table_ids(dataset, bounds_sql(source, None, None), by_columns=by_columns)
                 steps.append(steps[-1].without(_keys(table, source), table_rows))
-            has_table = len(steps) > 1
             if runs:
                 spooled = self._valid_ids(self.spooled_rows(narrow, runs), narrow)
                 steps.append(steps[-1].without(_keys(spooled, source), sum(run.rows for run in runs)))
@@ -98,7 +97,7 @@ class FrameLookup(SparkLookup):
 
         def counts(left: int) -> Counts:
             asked, *after = (step.count(left) for step in steps)
-            committed = asked - after[0] if has_table else 0
+            committed = asked - after[0] if table_rows else 0
             last = after[-1] if after else asked
             return Counts(asked, committed, asked - committed - last, last - left)
 
