@@ -45,6 +45,9 @@ def pytest_configure() -> None:
     given = os.environ.get("SPARK_SUBMIT_OPTS", "")
     if JAVA_OPTIONS not in given:  # a worker of xdist has it already
         os.environ["SPARK_SUBMIT_OPTS"] = f"{JAVA_OPTIONS} {given}".rstrip()
+    # Tests that fork do so in a process that may hold a Connect session. What gRPC does in the child of a
+    # fork crashes it once in some hundred times, and no child of ours uses gRPC.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook

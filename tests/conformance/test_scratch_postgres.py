@@ -1,6 +1,8 @@
 """The Postgres that tests run on is real, can crash, and leaves nothing behind."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,20 @@ def server() -> Iterator[ScratchPostgres]:
     """For tests that leave it running, whatever they have done to it."""
     with ScratchPostgres() as started:
         yield started
+
+
+COUNTS_FORKS = """
+import ctypes
+from strandline.conformance.scratch_postgres import ScratchPostgres
+
+forks = []
+before = ctypes.CFUNCTYPE(None)(lambda: forks.append(1))
+ctypes.CDLL(None).__register_atfork(before, None, None, None)
+with ScratchPostgres() as server:
+    server.kill()
+    server.start()
+print(len(forks))
+"""
 
 
 def ask(url: str, question: str) -> str:
@@ -107,6 +123,15 @@ def test_the_folder_goes_also_when_the_block_fails_after_a_kill() -> None:
         crash_inside(server)
 
     assert not server.folder.exists()
+
+
+def test_no_library_of_the_program_has_its_fork_handlers_run() -> None:
+    """Those of gRPC crash a child now and then: it would be the server that ended with SIGSEGV."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTS_FORKS], capture_output=True, text=True, check=True, timeout=120
+    )
+
+    assert done.stdout == "0\n"
 
 
 def test_a_server_that_cannot_start_says_why_and_leaves_nothing_behind() -> None:

