@@ -37,7 +37,9 @@ from strandline.persist.backend import (
 )
 from strandline.persist.backends.postgres import block, group, portable, read, sweep
 from strandline.persist.backends.postgres.bell import Bell
-from strandline.persist.backends.postgres.pool import Connection, Pool, is_lost, raise_translated
+from strandline.persist.backends.postgres.connection import Connection
+from strandline.persist.backends.postgres.pack import int_of
+from strandline.persist.backends.postgres.pool import Pool, is_lost, raise_translated
 from strandline.persist.backends.postgres.schema import check_schema, current_format, lineage, prepare_schema
 from strandline.persist.backends.postgres.transaction import (
     POSITIONS_A_PASS,
@@ -215,17 +217,20 @@ class PostgresBackend:
     def _call(self, prepareds: list[Prepared], pool: Pool, patience_ms: int) -> list[Outcome | BaseException]:
         """Decide and write a group in one round trip; begun anew while nothing was written."""
         if found := block.lone_block(prepareds):
-            first = self._ask(pool, *block.block_query(found, patience_ms=patience_ms))
+            statement, values = block.block_query(found, patience_ms=patience_ms)
+            first = self._ask(pool, lambda connection: connection.ask(statement, values))
             if first is not None:
-                return [group.stored(prepareds[0], first)]
+                return [group.stored(prepareds[0], [int_of(first)])]
         arguments = group.arguments(prepareds, kept=KEPT_COMMIT_MARKERS, patience_ms=patience_ms)
-        return group.outcomes(prepareds, self._ask(pool, group.CALL, arguments), self.event_at)
+        answer = self._ask(pool, lambda connection: group.call(connection, arguments))
+        assert answer is not None, "nothing that a group writes divides by none"
+        return group.outcomes(prepareds, answer, self.event_at)
 
-    def _ask(self, pool: Pool, query: str, arguments: Sequence[Any] | Mapping[str, Any]) -> Any:
+    def _ask(self, pool: Pool, question: Callable[[Connection], Result]) -> Result | None:
         for _ in range(_TRIES):
             with pool.borrow() as connection:
                 try:
-                    return connection.execute(query, arguments, binary=True, prepare=True).fetchone()
+                    return question(connection)
                 except psycopg.Error as error:
                     if is_lost(error, connection):
                         raise OutcomeUnknown("the connection broke in the commit", once=None) from error

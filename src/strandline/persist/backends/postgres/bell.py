@@ -18,7 +18,7 @@ from zlib import crc32
 
 import psycopg
 
-from strandline.persist.backends.postgres.pool import Connection
+from strandline.persist.backends.postgres.connection import Connection
 
 _LEAST_GAP_S: Final = 0.02
 _RETRY_S: Final = 0.5

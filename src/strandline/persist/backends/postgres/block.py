@@ -7,17 +7,18 @@ written and the statement gives no row: then commit_group decides (see group.py)
 
 from collections.abc import Iterable, Sequence
 from itertools import product
-from typing import Any, Final, NamedTuple
-
-from psycopg.types.numeric import Float8, Int8
+from typing import Final, NamedTuple, TypeAlias
 
 from strandline.persist.backend import ExpectSeq
-from strandline.persist.backends.postgres.pack import ints, reals, texts
+from strandline.persist.backends.postgres.connection import Statement
+from strandline.persist.backends.postgres.pack import TYPES, int_, ints, real, reals, texts
 from strandline.persist.backends.postgres.rows import SEAM, at_columns, split_ats
 from strandline.persist.commit import Prepared, PutText, Row, is_same_at, key_crc, pointer_sum
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import encode
+
+Values: TypeAlias = dict[str, bytes | None]
 
 TAKEN: Final = "22012"  # another took the key between our look and our insert: the statement divides by none
 
@@ -64,21 +65,29 @@ _ATS: Final = "%(at_int)b::bigint as at_int, %(at_real)b::float8 as at_real, %(a
 _ONE: Final = f"(select 1 as place, %(crc)b as crc, {_ATS}, %(type)b as type, %(data)b as data) v"
 _ONE_IN_LINE: Final = f"(select 1 as place, %(pointer)b as crc, {_ATS}) v"
 _MANY: Final = """
-    unnest(%(crcs)b, %(at_ints)b, %(at_reals)b, %(at_texts)b, %(types)b, %(data)b)
+    unnest(%(crcs)b, %(at_ints)b, %(at_reals)b, %(at_texts)b, %(types)b, %(datas)b)
     with ordinality as v (crc, at_int, at_real, at_text, type, data, place)
 """
 _MANY_IN_LINE: Final = """
     unnest(%(pointers)b, %(at_ints)b, %(at_reals)b, %(at_texts)b)
     with ordinality as v (crc, at_int, at_real, at_text, place)
 """
-_BLOCKS: Final = {
-    (is_one, is_global, is_careful): _block(
-        _ONE if is_one else _MANY,
-        (_ONE_IN_LINE if is_one else _MANY_IN_LINE) if is_global else "",
-        is_careful=is_careful,
-    )
-    for is_one, is_global, is_careful in product((True, False), repeat=3)
-}
+_TYPES: Final = (
+    dict.fromkeys(("stream", "patience", "key", "marker", "type", "at_text", "data"), TYPES["text"])
+    | dict.fromkeys(("count", "expected", "key_crc", "crc", "at_int", "pointer"), TYPES["bigint"])
+    | dict.fromkeys(("crcs", "at_ints", "pointers"), TYPES["bigint[]"])
+    | dict.fromkeys(("types", "at_texts", "datas"), TYPES["text[]"])
+    | {"at_real": TYPES["float8"], "at_reals": TYPES["float8[]"]}
+)
+
+
+def _statement(is_one: bool, is_global: bool, is_careful: bool) -> Statement:
+    line = (_ONE_IN_LINE if is_one else _MANY_IN_LINE) if is_global else ""
+    text = _block(_ONE if is_one else _MANY, line, is_careful=is_careful)
+    return Statement(f"block_{is_one:d}{is_global:d}{is_careful:d}", text, _TYPES)
+
+
+_BLOCKS: Final = {kind: _statement(*kind) for kind in product((True, False), repeat=3)}
 
 
 def blocks(prepared: Prepared) -> list[tuple[str, list[Row]]]:
@@ -136,39 +145,38 @@ def lone_block(group: Sequence[Prepared]) -> Block | None:
     return Block(stream, rows, expected, marker)
 
 
-def block_query(block: Block, *, patience_ms: int | None = None) -> tuple[str, dict[str, Any]]:
+def block_query(block: Block, *, patience_ms: int | None = None) -> tuple[Statement, Values]:
     """The statement that appends a block, and what it takes; it gives the first seq, or no row."""
     stream, rows, expected, marker = block
     is_careful = expected is not None or marker is not None
-    conditions: dict[str, Any] = {
-        "stream": stream,
-        "count": Int8(len(rows)),
-        "patience": None if patience_ms is None else str(patience_ms),
+    values: Values = {
+        "stream": stream.encode(),
+        "count": int_(len(rows)),
+        "patience": None if patience_ms is None else str(patience_ms).encode(),
     }
     if is_careful:
-        conditions["expected"] = None if expected is None else Int8(expected)
-        conditions |= {"key": marker and marker.key, "marker": marker and marker.text}
-        conditions["key_crc"] = Int8(marker.crc if marker else 0)
+        values["expected"] = None if expected is None else int_(expected)
+        values["key"] = marker and marker.key.encode()
+        values["marker"] = marker and marker.text.encode()
+        values["key_crc"] = int_(marker.crc if marker else 0)
     if len(rows) == 1:
         ((type_, at, data, crc, is_global),) = rows
         at_int, at_real, at_text = at_columns(at)
-        return _BLOCKS[True, is_global, is_careful], conditions | {
-            "crc": Int8(crc),
-            "at_int": None if at_int is None else Int8(at_int),
-            "at_real": None if at_real is None else Float8(at_real),
-            "type": type_,
-            "at_text": at_text,
-            "data": data,
-            "pointer": Int8(pointer_crc(stream, at)) if is_global else None,
-        }
+        values["crc"] = int_(crc)
+        values["at_int"] = None if at_int is None else int_(at_int)
+        values["at_real"] = None if at_real is None else real(at_real)
+        values["at_text"] = None if at_text is None else at_text.encode()
+        values["type"] = type_.encode()
+        values["data"] = data.encode()
+        values["pointer"] = int_(pointer_crc(stream, at)) if is_global else None
+        return _BLOCKS[True, is_global, is_careful], values
     types, ats, datas, crcs, flags = zip(*rows, strict=True)
     at_ints, at_reals, at_texts = split_ats(ats)
-    return _BLOCKS[False, any(flags), is_careful], conditions | {
-        "crcs": ints(crcs),
-        "at_ints": ints(at_ints),
-        "at_reals": reals(at_reals),
-        "types": texts(types),
-        "at_texts": texts(at_texts),
-        "data": texts(datas),
-        "pointers": ints(pointer_crcs(stream, ats, flags)),
-    }
+    values["crcs"] = ints(crcs)
+    values["at_ints"] = ints(at_ints)
+    values["at_reals"] = reals(at_reals)
+    values["at_texts"] = texts(at_texts)
+    values["types"] = texts(types)
+    values["datas"] = texts(datas)
+    values["pointers"] = ints(pointer_crcs(stream, ats, flags))
+    return _BLOCKS[False, any(flags), is_careful], values

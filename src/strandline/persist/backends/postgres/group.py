@@ -11,6 +11,7 @@ from psycopg.types.numeric import Int8
 from strandline.errors import EventCorrupt, StrandlineError
 from strandline.persist.backend import Append, Delete, Expectation, ExpectSeq, Outcome, Truncate
 from strandline.persist.backends.postgres.block import blocks, marker_text, pointer_crcs
+from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.pack import Record, ints, reals, record, texts
 from strandline.persist.backends.postgres.rows import split_ats, value_of
 from strandline.persist.commit import (
@@ -27,7 +28,7 @@ from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar,
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import MAX_SEQ
 
-CALL: Final = "select * from commit_group(%b, %b, %b, %b, %b, %b, %b)"
+_CALL: Final = "select * from commit_group(%b, %b, %b, %b, %b, %b, %b)"
 
 
 def names_of(group: Iterable[Prepared]) -> tuple[list[str], list[str]]:
@@ -94,13 +95,20 @@ class Rows:
 
 
 def arguments(group: Sequence[Prepared], *, kept: int, patience_ms: int) -> tuple[Any, ...]:
-    """What `CALL` takes."""
+    """What `call` takes."""
     streams, keys = names_of(group)
     coder = _Coder(streams, keys)
     for prepared in group:
         coder.add(prepared)
     code, words, rows = ints(coder.code), texts(coder.words), coder.rows.packed()
     return texts(streams), texts(keys), code, words, rows, Int8(kept), str(patience_ms)
+
+
+def call(connection: Connection, arguments: tuple[Any, ...]) -> tuple[list[Any], ...]:
+    """Have the server decide and write; what it answers."""
+    answer = connection.execute(_CALL, arguments, binary=True, prepare=True).fetchone()
+    assert answer is not None, "a function answers"
+    return answer
 
 
 class _Coder:

@@ -1,4 +1,4 @@
-"""Arrays as Postgres reads them in binary, written by hand: several times quicker than item by item.
+"""Values as Postgres reads them in binary, written by hand: several times quicker than item by item.
 
 Each class is a `bytes` that a dumper of its own hands on with the type's number, so it is a parameter like
 any other.
@@ -8,11 +8,21 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, Final
 
 from psycopg import Connection
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
+
+# The numbers of the types.
+TYPES: Final = {
+    "bigint": 20,
+    "text": 25,
+    "float8": 701,
+    "text[]": 1009,
+    "bigint[]": 1016,
+    "float8[]": 1022,
+}
 
 
 class Ints(bytes):
@@ -32,21 +42,21 @@ class Record(bytes):
 
 
 class _IntsDumper(Dumper):
-    format, oid = Format.BINARY, 1016
+    format, oid = Format.BINARY, TYPES["bigint[]"]
 
     def dump(self, obj: Ints) -> Ints:
         return obj
 
 
 class _RealsDumper(Dumper):
-    format, oid = Format.BINARY, 1022
+    format, oid = Format.BINARY, TYPES["float8[]"]
 
     def dump(self, obj: Reals) -> Reals:
         return obj
 
 
 class _TextsDumper(Dumper):
-    format, oid = Format.BINARY, 1009
+    format, oid = Format.BINARY, TYPES["text[]"]
 
     def dump(self, obj: Texts) -> Texts:
         return obj
@@ -67,12 +77,21 @@ def register(connection: Connection[Any]) -> None:
     connection.adapters.register_dumper(Record, _RecordDumper)
 
 
+int_: Final = struct.Struct(">q").pack
+real: Final = struct.Struct(">d").pack
+
+
+def int_of(packed: bytes) -> int:
+    """What `int_` was given."""
+    return int.from_bytes(packed, "big", signed=True)
+
+
 def ints(values: Sequence[int | None]) -> Ints:
-    return Ints(_fixed(values, 20, "q")) if values else NO_INTS
+    return Ints(_fixed(values, TYPES["bigint"], "q")) if values else NO_INTS
 
 
 def reals(values: Sequence[float | None]) -> Reals:
-    return Reals(_fixed(values, 701, "d")) if values else NO_REALS
+    return Reals(_fixed(values, TYPES["float8"], "d")) if values else NO_REALS
 
 
 def texts(values: Sequence[str | None]) -> Texts:
@@ -80,7 +99,7 @@ def texts(values: Sequence[str | None]) -> Texts:
         return NO_TEXTS
     encoded = [None if value is None else value.encode() for value in values]
     parts = [_NULL if data is None else _SIZE.pack(len(data)) + data for data in encoded]
-    return Texts(_head(len(values), None in values, 25) + b"".join(parts))
+    return Texts(_head(len(values), None in values, TYPES["text"]) + b"".join(parts))
 
 
 def record(*fields: Ints | Reals | Texts) -> Record:
@@ -90,7 +109,7 @@ def record(*fields: Ints | Reals | Texts) -> Record:
     return Record(b"".join(parts))
 
 
-_OIDS = {Ints: 1016, Reals: 1022, Texts: 1009}
+_OIDS = {Ints: TYPES["bigint[]"], Reals: TYPES["float8[]"], Texts: TYPES["text[]"]}
 _FIELD = struct.Struct(">ii")
 _SIZE = struct.Struct(">i")
 _NULL = _SIZE.pack(-1)
@@ -114,6 +133,6 @@ def _head(count: int, has_null: bool, oid: int) -> bytes:
     return struct.pack(">iiiii", 1, has_null, oid, count, 1)
 
 
-NO_INTS = Ints(struct.pack(">iii", 0, 0, 20))
-NO_REALS = Reals(struct.pack(">iii", 0, 0, 701))
-NO_TEXTS = Texts(struct.pack(">iii", 0, 0, 25))
+NO_INTS = Ints(struct.pack(">iii", 0, 0, TYPES["bigint"]))
+NO_REALS = Reals(struct.pack(">iii", 0, 0, TYPES["float8"]))
+NO_TEXTS = Texts(struct.pack(">iii", 0, 0, TYPES["text"]))

@@ -1,12 +1,11 @@
 """The connections of one object, shared by its threads; and where errors of the driver are translated."""
 
 import os
-import select
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn
 
 import psycopg
 from psycopg import sql
@@ -15,16 +14,16 @@ from psycopg.pq import TransactionStatus
 
 from strandline.errors import StoreUnavailable, UsageError
 from strandline.persist.backends.postgres import pack
+from strandline.persist.backends.postgres.connection import Connection
 
 _MOST_TIMEOUT_S: Final = 2_000_000.0  # in milliseconds an int of Postgres
-
-Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 # What a commit asks for is never weaker than a flush here: a stronger setting of the server stays. Every
 # query of ours has its index, also while a table is too new to have statistics; a scan that is forced must
 # not wake the compiler.
 _SESSION = """
 set search_path = {schema}, pg_temp;
+set client_encoding = 'UTF8';
 select set_config('synchronous_commit', 'on', false)
     where current_setting('synchronous_commit') in ('off', 'local');
 set default_transaction_isolation = 'read committed';
@@ -74,7 +73,7 @@ class Pool:
     def connect(self) -> Connection:
         """A connection of its own, in autocommit; who asks closes it."""
         try:
-            connection: Connection = psycopg.connect(self._url, autocommit=True, **self._defaults)
+            connection = Connection.connect(self._url, autocommit=True, **self._defaults)
         except psycopg.Error as error:
             raise StoreUnavailable(
                 f"Postgres cannot be reached: {_told(error)}", hint="is the server up, and the URL right?"
@@ -115,7 +114,7 @@ class Pool:
             except IndexError:
                 return None  # another thread was quicker
             # An idle server has nothing to say but that it is going.
-            if not connection.closed and not _has_input(connection.fileno()):
+            if not connection.closed and not connection.has_input():
                 return connection
             connection.close()
         return None
@@ -152,12 +151,6 @@ def _defaults(url: str, timeout_s: float) -> dict[str, Any]:
         "application_name": "strandline",
     }
     return {name: value for name, value in wanted.items() if name not in given}
-
-
-def _has_input(fileno: int) -> bool:
-    poll = select.poll()
-    poll.register(fileno, select.POLLIN | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(0))
 
 
 def is_lost(error: psycopg.Error, connection: Connection) -> bool:

@@ -11,8 +11,9 @@ from strandline.errors import StrandlineError
 from strandline.persist.audit import refuse_unless_empty
 from strandline.persist.backend import AtomicBackend, Record, StreamHead
 from strandline.persist.backends.postgres import read
+from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.pack import ints, reals, texts
-from strandline.persist.backends.postgres.pool import Connection, raise_translated
+from strandline.persist.backends.postgres.pool import raise_translated
 from strandline.persist.backends.postgres.rows import at_columns, at_of, split_ats, value_record
 from strandline.persist.backends.postgres.schema import current_format, lineage
 from strandline.persist.event import Storable

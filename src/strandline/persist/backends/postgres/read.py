@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from psycopg.types.numeric import Float8, Int8
 
 from strandline.persist.backend import StreamHead
-from strandline.persist.backends.postgres.pool import Connection
+from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.rows import (
     Window,
     at_of,

@@ -10,7 +10,8 @@ import psycopg
 from psycopg import sql
 
 from strandline.errors import NotFoundError, UnsupportedFormat, UsageError
-from strandline.persist.backends.postgres.pool import Connection, raise_translated
+from strandline.persist.backends.postgres.connection import Connection
+from strandline.persist.backends.postgres.pool import raise_translated
 
 MAX_SCHEMA_BYTES: Final = 63
 

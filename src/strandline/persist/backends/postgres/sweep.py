@@ -6,7 +6,7 @@ from psycopg import sql
 from psycopg.types.numeric import Int8
 
 from strandline.persist.backend import Damage
-from strandline.persist.backends.postgres.pool import Connection
+from strandline.persist.backends.postgres.connection import Connection
 
 STEP_ROWS: Final = 1000
 TABLES: Final = ("event", "kv", "stream", "queue", "pointer", "meta")

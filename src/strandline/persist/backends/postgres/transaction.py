@@ -13,8 +13,9 @@ from strandline.errors import EventCorrupt, OutcomeUnknown
 from strandline.persist.backend import ExpectSeq, Once, Outcome, Redact, Truncate
 from strandline.persist.backends.postgres import read
 from strandline.persist.backends.postgres.block import Block, block_query
-from strandline.persist.backends.postgres.pack import texts
-from strandline.persist.backends.postgres.pool import Connection, is_lost, raise_translated
+from strandline.persist.backends.postgres.connection import Connection
+from strandline.persist.backends.postgres.pack import int_, texts
+from strandline.persist.backends.postgres.pool import is_lost, raise_translated
 from strandline.persist.backends.postgres.rows import value_record
 from strandline.persist.commit import Prepared, PutText, Row, event_crc
 from strandline.persist.event import Scalar
@@ -110,8 +111,8 @@ class PostgresTransaction:
         return read.raw(self._connection, stream, seq)
 
     def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
-        row = self._connection.execute(*block_query(Block(stream, rows))).fetchone()
-        assert row == (first,), "the seqs of a stream that is locked are ours to give"
+        found = self._connection.ask(*block_query(Block(stream, rows)))
+        assert found == int_(first), "the seqs of a stream that is locked are ours to give"
         if self._is_ordering:
             self._line_up()
 
