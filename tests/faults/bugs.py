@@ -65,6 +65,13 @@ BUGS: Final = (
         "tests/faults/test_lines.py -k mark",
     ),
     Bug(
+        "a mark is remembered though another has moved it",
+        f"{PERSIST}/backends/sqlite_transaction.py",
+        "if version != self.version:",
+        "if self.version < 0:",
+        "tests/persist/backends/test_sqlite.py -k moved_is_read_anew",
+    ),
+    Bug(
         "a transaction takes its lock late",
         SQLITE,
         'self._writer.execute("BEGIN IMMEDIATE")',

@@ -181,6 +181,9 @@ def is_plain(value: Any, depth: int) -> bool:
             if kind is int:
                 if not _LOW <= item <= MAX_SEQ:
                     return False
+            elif kind is float:
+                if not 1e-4 <= item < 1e16 and not _is_plain_scalar(item):
+                    return False
             elif kind not in _PLAIN and not is_plain(item, depth + 1):
                 return False
         if len(value) == 1:
@@ -190,10 +193,16 @@ def is_plain(value: Any, depth: int) -> bool:
     if kind is list:
         if depth >= MAX_DEPTH:
             return False
-        for item in value:  # noqa: SIM110  # a generator takes longer
-            if type(item) not in _PLAIN and not is_plain(item, depth + 1):
+        for item in value:
+            kind = type(item)
+            if kind is not str and kind not in _PLAIN and not is_plain(item, depth + 1):
                 return False
         return True
+    return _is_plain_scalar(value)
+
+
+def _is_plain_scalar(value: Any) -> bool:
+    kind = type(value)
     if kind is float:  # orjson has another form of an exponent, and writes NaN as null
         return bool(1e-4 <= value < 1e16 or value == 0.0 or -1e16 < value <= -1e-4)
     if kind is int:

@@ -32,7 +32,9 @@ from strandline.errors import (
 from strandline.persist import (
     Append,
     Damage,
+    Delete,
     Event,
+    ExpectSeq,
     MoveCursor,
     ProjectionState,
     Put,
@@ -49,6 +51,7 @@ from strandline.persist import (
     events,
     global_events,
     global_trim,
+    is_conflict,
     kv_get,
     kv_put,
     last_seq,
@@ -71,9 +74,11 @@ from strandline.persist.backends import sqlite, sqlite_file, sqlite_read
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite_file import APPLICATION_ID, connect, refuse_affected_library
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.commit import prepare
 from tests.conftest import as_any
 
 WAIT_S = 30
+GROUP = [("old", "old"), ("new", "new"), ("new", "new"), ("other", "new")]
 
 
 @pytest.fixture
@@ -480,6 +485,57 @@ def test_an_undone_transaction_leaves_no_names_behind(
             assert read(each, "mine") == [Event("mine", 1, "my type", 1, "mine")]
             assert read(each, "theirs") == [Event("theirs", 1, "their type", 1, "theirs")]
     assert verify(b) == []
+
+
+def test_a_mark_that_another_has_moved_is_read_anew(b: SqliteBackend, path: Path) -> None:  # P-CON-1, P-LOG-2
+    """The writer remembers the marks that it has set, as long as nobody else writes."""
+    with closing(SqliteBackend(path)) as other:
+        for turn in range(1, 10, 3):
+            assert append(b, "s", "t", 1, 1, globally=True).seq == turn
+            assert append(other, "s", "t", 1, 1, globally=True).seq == turn + 1
+            truncate_through(other, "s", turn + 1)
+            assert is_conflict(commit(b, [ExpectSeq("s", turn)], [Append("s", "t", 1, 1)]))
+            done = commit(b, [ExpectSeq("s", turn + 1)], [Append("s", "t", 1, 1, globally=True)])
+            assert done == [Event("s", turn + 2, "t", 1, 1)]
+
+        assert [place for place, _ in other.global_range(1, limit=20)] == list(range(1, 10))
+    assert verify(b) == []
+
+
+def test_a_mark_that_a_restore_has_set_is_read_anew(b: SqliteBackend, tmp_path: Path) -> None:  # P-OPS-1
+    fill(b, "s", 5)
+    backup(b, tmp_path / "backup.db")
+
+    with closing(SqliteBackend(tmp_path / "restored.db")) as restored:
+        assert is_conflict(commit(restored, [ExpectSeq("s", 5)], [Append("s", "t", 1, 1)]))
+        restore(restored, tmp_path / "backup.db")
+
+        assert append(restored, "s", "t", 1, 1).seq == 6
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 63, 64, 65, 200])
+def test_what_a_group_writes_is_there_however_many_it_is_of(b: SqliteBackend, count: int) -> None:  # P-BKD-9
+    writes = [Append(f"s{n}", "t", n, n, globally=True) for n in range(count)]
+    commit(b, [], [*writes, *(Put(f"k{n}", n) for n in range(count))])
+    commit(b, [], [*writes, *(Delete(f"k{n}") for n in range(1, count))])
+
+    assert [[event.data for event in read(b, f"s{n}")] for n in range(count)] == [
+        [n] * 2 for n in range(count)
+    ]
+    assert [as_any(event).data for event in read_global(b)] == [*range(count), *range(count)]
+    assert b.kv_keys() == ["k0"]
+    assert verify(b) == []
+
+
+def test_those_of_a_group_who_repeat_what_is_stored_are_told_so(b: SqliteBackend) -> None:  # P-IDM-1, P-IDM-7
+    append_once(b, "s", "old", "t", 1, "old")
+    twice = [prepare([], [Append("s", "t", 1, data)], ("s", key)) for data, key in GROUP]
+
+    outcomes = b._commit_group(twice)
+
+    assert [as_any(outcome)[0].seq for outcome in outcomes[:3]] == [1, 2, 2]
+    assert is_conflict(as_any(outcomes[3]))
+    assert [event.data for event in read(b, "s")] == ["old", "new"]
 
 
 def test_a_stream_that_is_full_takes_nothing_of_the_commit(b: SqliteBackend, path: Path) -> None:  # P-BKD-9

@@ -141,6 +141,8 @@ class SqliteBackend:
 
     def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
         with self._transaction() as tx:
+            if len(group) > 1:
+                tx.look_up([prepared.once_key for prepared in group if prepared.once])
             outcomes = [_decided(tx, prepared) for prepared in group]
         for outcome in outcomes:
             if not isinstance(outcome, BaseException):
@@ -168,9 +170,10 @@ class SqliteBackend:
         undone."""
         with self._writing:
             self._check_usable()
-            tx = SqliteTransaction(self._writer, self._names)
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
+                self._names.begin(self._writer.data_version())
+                tx = SqliteTransaction(self._writer, self._names)
                 yield tx
                 tx.flush()
                 self._refuse_if_replaced()
@@ -185,6 +188,7 @@ class SqliteBackend:
             except apsw.Error as error:
                 self._undo()
                 raise self._failed_commit(error) from error
+            self._names.version = self._writer.data_version()
             reach("commit.after")
 
     def _undo(self) -> None:
@@ -619,6 +623,7 @@ class SqliteBackend:
                 for record in chunk:
                     counts[record.kind] = counts.get(record.kind, 0) + 1
                 loader.take(chunk)
+            self._names.clear()  # of streams that it has made the writer knows what was so before
         return counts
 
     def seal(self) -> None:

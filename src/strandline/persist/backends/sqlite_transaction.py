@@ -1,9 +1,12 @@
 """One write transaction on a SQLite store: the Transaction of commit.py in SQL."""
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import chain, count
 from typing import Any, Final
 
 import apsw
+import orjson
 
 from strandline.errors import StoreUnavailable
 from strandline.persist.commit import KEPT_COMMIT_MARKERS, MAX_RUN, PutText, Row, is_same_at, run_sum
@@ -12,33 +15,48 @@ from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
 SEQ_BITS: Final = 36
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
+_MOST_NAMES: Final = 100_000
+_MOST_ROWS: Final = 64  # of one statement
+_MANY_MARKS: Final = 4  # below it one by one is less work than a table of them
 
 
 class Names:
     """Ids of streams and types, which never change once committed; dropped whole when a transaction is
-    undone."""
+    undone. For the writer also (mark, truncated) of its streams, which hold as long as the file has the
+    `version` that the writer's last commit gave it: nobody else has committed since."""
 
     def __init__(self) -> None:
         self.streams: dict[str, int] = {}
         self.types: dict[str, int] = {}
         self.type_names: dict[int, str] = {}
+        self.heads: dict[str, tuple[int, int]] = {}
+        self.version = -1
 
     def clear(self) -> None:
-        self.streams, self.types, self.type_names = {}, {}, {}
+        self.streams, self.types, self.type_names, self.heads = {}, {}, {}, {}
+
+    def begin(self, version: int) -> None:
+        """A transaction begins on the file of this version."""
+        if len(self.heads) > _MOST_NAMES:
+            self.clear()
+        if version != self.version:
+            self.heads = {}
 
 
 class SqliteTransaction:
     """Works on the writer's connection, inside BEGIN IMMEDIATE … COMMIT.
 
     What is written together is handed to SQLite together: blocks, marks and keys wait here until `flush`, and
-    `head` and `text` look here first. So a group of commits costs a few statements, not a few for each.
+    `head` and `text` look here first. So a group of commits costs a few statements, not a few for each. At
+    every step of a statement Python lets another thread go first, and in a busy process there is always one:
+    so many rows go with one step.
     """
 
     def __init__(self, connection: apsw.Connection, names: Names) -> None:
         self._run = connection.execute
-        self._run_many = connection.executemany
         self._names = names
-        self._heads: dict[str, tuple[int, int]] = {}
+        self._heads = names.heads
+        self._texts: dict[str, str | None] = {}
         self._marks: dict[str, int] = {}
         self._events: list[tuple[Any, ...]] = []
         self._pointers: list[tuple[Any, ...]] = []
@@ -63,10 +81,20 @@ class SqliteTransaction:
         self._names.streams[stream] = row[0]
         return row[1], row[2]
 
+    def look_up(self, keys: Sequence[str]) -> None:
+        """Read many keys at once that `text` will be asked for."""
+        found = self._run(
+            "SELECT name, value FROM keys WHERE name IN (SELECT value FROM json_each(?))",
+            (orjson.dumps(keys).decode(),),
+        )
+        self._texts = dict.fromkeys(keys) | dict(found)
+
     def text(self, key: str) -> str | None:
         if key in self._keys:
             step = self._keys[key]
             return None if step is None else step.text
+        if key in self._texts:
+            return self._texts[key]
         row = self._run("SELECT value FROM keys WHERE name = ?", (key,)).fetchone()
         return None if row is None else row[0]
 
@@ -126,34 +154,47 @@ class SqliteTransaction:
         """Hand over what waits."""
         if self._marks:
             ids = self._names.streams
-            marks = [(mark, ids[stream]) for stream, mark in self._marks.items()]
-            self._write("UPDATE streams SET mark = ? WHERE id = ?", marks)
+            marks = [(ids[stream], mark) for stream, mark in self._marks.items()]
+            if len(marks) < _MANY_MARKS:
+                for mark in marks:
+                    self._run("UPDATE streams SET mark = ?2 WHERE id = ?1", mark)
+            else:
+                every = "UPDATE OR FAIL streams SET mark = column2 FROM (VALUES {}) WHERE id = column1"
+                self._write(every, marks)
             self._marks = {}
         if self._events:
-            insert = "INSERT INTO events (id, stream, type, at, data, sum) VALUES (?, ?, ?, ?, ?, ?)"
-            self._write(insert, self._events)
+            self._write(
+                "INSERT OR FAIL INTO events (id, stream, type, at, data, sum) VALUES {}", self._events
+            )
             self._events = []
         if self._pointers:
-            self._write("INSERT INTO pointers (position, event, at, sum) VALUES (?, ?, ?, ?)", self._pointers)
+            self._write("INSERT OR FAIL INTO pointers (position, event, at, sum) VALUES {}", self._pointers)
             self._pointers = []
         if self._keys:
             puts = [step for step in self._keys.values() if step is not None]
-            self._write("INSERT OR REPLACE INTO keys (name, value, sum) VALUES (?, ?, ?)", puts)
-            deletes = [(key,) for key, step in self._keys.items() if step is None]
-            self._write("DELETE FROM keys WHERE name = ?", deletes)
-            self._keys = {}
+            self._write("INSERT OR REPLACE INTO keys (name, value, sum) VALUES {}", puts)
+            if len(puts) < len(self._keys):
+                deletes = [(key,) for key, step in self._keys.items() if step is None]
+                self._write("DELETE FROM keys WHERE name IN (VALUES {})", deletes)
+            self._keys, self._texts = {}, {}
         if self._commit_markers:
-            self._write("INSERT INTO commit_markers (key) VALUES (?)", self._commit_markers)
+            self._write("INSERT INTO commit_markers (key) VALUES {}", self._commit_markers)
             self._commit_markers = []
             oldest = (self._run("SELECT max(n) FROM commit_markers").get - KEPT_COMMIT_MARKERS,)
             self._run("DELETE FROM keys WHERE name IN (SELECT key FROM commit_markers WHERE n <= ?)", oldest)
             self._run("DELETE FROM commit_markers WHERE n <= ?", oldest)
 
     def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Some rows with each step: as many as a power of two, so that few statements are to be parsed."""
         if len(rows) == 1:
-            self._run(statement, rows[0])
-        elif rows:
-            self._run_many(statement, rows)
+            self._run(_of_rows(statement, len(rows[0]), 1), rows[0])
+            return
+        done = 0
+        while left := len(rows) - done:
+            size = min(_MOST_ROWS, 1 << left.bit_length() - 1)
+            values = tuple(chain.from_iterable(rows[done : done + size]))
+            self._run(_of_rows(statement, len(rows[0]), size), values)
+            done += size
 
     def raw(self, stream: str, seq: int) -> tuple[Any, ...] | None:
         """One row as it is there, for quarantine; None if there is none."""
@@ -197,14 +238,20 @@ class SqliteTransaction:
 
     def _point(self, stream: str, base: int, first: int, rows: Sequence[Row]) -> None:
         """A row for each run of consecutive events with one `at`."""
-        position, count = self.head(GLOBAL)[0], 0
-        for seq, row in enumerate(rows, first):
+        position, length = self.head(GLOBAL)[0], 0
+        for seq, row, after in zip(count(first), rows, [*rows[1:], None], strict=False):
             if not row[4]:
                 continue
-            position, count, after = position + 1, count + 1, seq - first + 1
-            goes_on = after < len(rows) and rows[after][4] and is_same_at(row[1], rows[after][1])
-            if not goes_on or count == MAX_RUN:
-                sum_ = run_sum(position, stream, seq, row[1], count)
-                self._pointers.append((position, base + seq, row[1], sum_))
-                count = 0
+            position, length, at = position + 1, length + 1, row[1]
+            goes_on = after is not None and after[4] and (after[1] is at or is_same_at(after[1], at))
+            if not goes_on or length == MAX_RUN:
+                sum_ = run_sum(position, stream, seq, at, length)
+                self._pointers.append((position, base + seq, at, sum_))
+                length = 0
         self._set_mark(GLOBAL, position)
+
+
+@cache
+def _of_rows(statement: str, width: int, rows: int) -> str:
+    row = f"({', '.join('?' * width)})"
+    return statement.format(", ".join([row] * rows))
