@@ -2,7 +2,7 @@
 
 `Backend` is the minimum, ten operations for one writer. `AtomicBackend` decides and writes in one step and
 is what every facet works on; a plain `Backend` is lifted to one by `lift.py`. `Inspectable` and `Portable`
-are what upkeep asks for beside it.
+are what upkeep asks for beside it, `Gathering` what a host has use for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,6 +75,7 @@ Expectation: TypeAlias = ExpectSeq | ExpectKey
 Write: TypeAlias = Append | Put | Delete | Truncate | Redact
 Once: TypeAlias = tuple[str, str]
 Outcome: TypeAlias = list[Event] | Conflict
+Commit: TypeAlias = tuple[Sequence[Expectation], Sequence[Write], Once | None]
 
 
 class StreamHead(NamedTuple):
@@ -189,6 +190,14 @@ class AtomicBackend(Backend, Protocol):
 
     def close(self) -> None:
         """Let go of files and connections. Closing twice is fine; using it afterwards is a UsageError."""
+
+
+@runtime_checkable
+class Gathering(Protocol):
+    """A backend that stores the commits of many callers at once, though one thread brings them all."""
+
+    def commit_each(self, commits: Sequence[Commit]) -> list[Outcome | Exception]:
+        """As `commit` of each in turn; what it would raise stands in its place."""
 
 
 @runtime_checkable

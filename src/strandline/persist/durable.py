@@ -14,6 +14,7 @@ from strandline.errors import ProtocolError, UnknownOp, UsageError
 from strandline.persist.backend import (
     Append,
     Backend,
+    Commit,
     Damage,
     Delete,
     Expectation,
@@ -135,10 +136,16 @@ def _serve_append(b: Any, stream: str, event: Event) -> int:
     return b.append(stream, event) or event.seq
 
 
-def _serve_commit(b: Any, preconditions: list[Any], writes: list[Any], once: list[str] | None) -> Outcome:
+def commit_of(preconditions: list[Any], writes: list[Any], once: list[str] | None) -> Commit:
+    """What a request asks to commit."""
     made = [_write_of(item) for item in writes]
     expected = [_expectation_of(item) for item in preconditions]
-    outcome: Outcome = b.commit(expected, made, once=tuple(once) if once else None)
+    return expected, made, (once[0], once[1]) if once else None
+
+
+def _serve_commit(b: Any, preconditions: list[Any], writes: list[Any], once: list[str] | None) -> Outcome:
+    expected, made, key = commit_of(preconditions, writes, once)
+    outcome: Outcome = b.commit(expected, made, once=key)
     return outcome
 
 

@@ -23,6 +23,13 @@ class _Ticket:
         self.turn.acquire()
 
 
+def _outcome(ticket: _Ticket) -> Outcome | BaseException:
+    if ticket.error is not None:
+        return ticket.error
+    assert ticket.outcome is not None
+    return ticket.outcome
+
+
 def _own_error(error: BaseException, once: Once | None, *, leads: bool) -> BaseException:
     """What one caller of a failed group raises: an unknown outcome names its own key.
 
@@ -55,24 +62,31 @@ class GroupCommit:
         self._leader: _Ticket | None = None
 
     def submit(self, prepared: Prepared) -> Outcome:
-        ticket = _Ticket(prepared)
+        (outcome,) = self.submit_each([prepared])
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def submit_each(self, prepareds: Sequence[Prepared]) -> list[Outcome | BaseException]:
+        """The same for many by one caller; what one of them would raise stands in its place."""
+        tickets = [_Ticket(prepared) for prepared in prepareds]
         try:
             with self._gate:
-                self._waiting.append(ticket)
+                self._waiting += tickets
                 leads = self._leader is None
                 if leads:
-                    self._leader = ticket
-            if not leads:
-                ticket.turn.acquire()
-            if not ticket.answered:
-                self._lead(ticket)
+                    self._leader = tickets[0]
+            for ticket in tickets:
+                if not leads:
+                    ticket.turn.acquire()
+                leads = False
+                if not ticket.answered:
+                    self._lead(ticket)
         except BaseException:  # a signal, here or anywhere above
-            self._leave(ticket)
+            for ticket in tickets:
+                self._leave(ticket)
             raise
-        if ticket.error is not None:
-            raise ticket.error
-        assert ticket.outcome is not None
-        return ticket.outcome
+        return [_outcome(ticket) for ticket in tickets]
 
     def _lead(self, leader: _Ticket) -> None:
         group: list[_Ticket] = []

@@ -1,8 +1,9 @@
 """The event store over HTTP: `POST /v1/persist` takes the requests of persist/durable.py.
 
-Operations run in threads, so that commits of many callers share a transaction. Long polls run in slices in
-threads of their own: however many there are, they never keep a commit waiting. `GET /healthz` tells that the
-store answers. ASGI by hand: to find one of two paths a framework takes longer than a request does.
+Operations run in threads; small commits of many callers share one, and a transaction (committer.py). Long
+polls run in slices in threads of their own: however many there are, they never keep a commit waiting.
+`GET /healthz` tells that the store answers. ASGI by hand: to find one of two paths a framework takes longer
+than a request does.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ from strandline.persist.wire import (
     check_token,
     error_answer,
 )
+from strandline.server.committer import Committer
 from strandline.server.requests import Call, read_request, run
 from strandline.server.stores import Stores
 
@@ -76,6 +78,7 @@ class PersistHost:
         self._stores = stores
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._threads = ThreadPoolExecutor(THREADS, "persist")
+        self._committer = Committer(stores, self._threads)
         self._wait_threads = ThreadPoolExecutor(WAIT_THREADS, "persist-wait")
         self._waiting = 0
         self._is_stopping = threading.Event()
@@ -116,6 +119,8 @@ class PersistHost:
         self._stores.close()
 
     async def _respond(self, scratch: str | None, body: bytes) -> bytes:
+        if self._committer.takes(body):
+            return await self._committer.answer(scratch, body)
         done = await self._in_thread(self._threads, partial(self._run, scratch, body))
         return done if isinstance(done, bytes) else await self._wait(scratch, *done.args)
 

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from strandline.errors import HistoryGap, UnknownOp, UsageError
-from strandline.persist.backend import AtomicBackend, Inspectable
+from strandline.persist.backend import AtomicBackend, Inspectable, Outcome
 from strandline.persist.durable import OPS, serve
 from strandline.persist.event import Conflict, Event, Scalar
 from strandline.persist.log import PAGE
@@ -66,13 +66,15 @@ def run(b: AtomicBackend, call: Call) -> bytes:
     if op in {"persist/verify", "persist/quarantine"} and not isinstance(b, Inspectable):
         raise UsageError(f"{type(b).__name__} cannot look at its own rows", hint=f"{op} needs one that can")
     result = serve(b, {"op": op, "args": args})
-    if isinstance(result, Conflict):
-        return conflict_answer(result)
-    if op == "persist/commit":
-        return commit_answer(result)
+    if isinstance(result, Conflict) or op == "persist/commit":
+        return outcome_answer(result)
     if op == "persist/verify":
         return _whole(op, lambda: map(_text, result), "`strandline persist verify` beside the host")
     return encode_wire({"result": result})
+
+
+def outcome_answer(outcome: Outcome) -> bytes:
+    return conflict_answer(outcome) if isinstance(outcome, Conflict) else commit_answer(outcome)
 
 
 # Arguments

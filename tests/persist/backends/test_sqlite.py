@@ -1,6 +1,7 @@
 """The SQLite store as a file: what it refuses to open, what it notices, what it leaves, and who shares it."""
 
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from strandline.errors import (
     NotFoundError,
     OutcomeUnknown,
     StoreUnavailable,
+    StrandlineError,
     UnsupportedFormat,
     UsageError,
 )
@@ -38,6 +40,7 @@ from strandline.persist import (
     MoveCursor,
     ProjectionState,
     Put,
+    Redact,
     Truncate,
     append,
     append_batch,
@@ -536,6 +539,52 @@ def test_those_of_a_group_who_repeat_what_is_stored_are_told_so(b: SqliteBackend
     assert [as_any(outcome)[0].seq for outcome in outcomes[:3]] == [1, 2, 2]
     assert is_conflict(as_any(outcomes[3]))
     assert [event.data for event in read(b, "s")] == ["old", "new"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_commits_of_many_callers_come_to_what_they_would_one_by_one(
+    b: SqliteBackend, tmp_path: Path, seed: int
+) -> None:  # P-BKD-11
+    chance = random.Random(seed)
+    streams, keys = ["a", "b"], ["k", "l"]
+    kinds: list[Callable[[], Any]] = [
+        lambda: Append(chance.choice(streams), "t", 1, chance.randrange(3), globally=chance.random() < 0.5),
+        lambda: Append(chance.choice(streams), "t", 1, {1, 2}),  # which is refused
+        lambda: Put(chance.choice(keys), chance.randrange(3)),
+        lambda: Delete(chance.choice(keys)),
+        lambda: Truncate(chance.choice(streams), chance.randrange(9)),
+        lambda: Redact(chance.choice(streams), chance.randrange(1, 5), []),  # which may not be there
+    ]
+
+    def some() -> tuple[list[Any], list[Any], tuple[str, str] | None]:
+        writes = [chance.choices(kinds, [9, 1, 3, 1, 1, 1])[0]() for _ in range(chance.randrange(1, 4))]
+        expected: list[Any] = [ExpectSeq(chance.choice(streams), chance.randrange(4))]
+        return (
+            chance.choice([[], expected]),
+            writes,
+            chance.choice([None, ("$commit", f"{chance.randrange(9)}")]),
+        )
+
+    def outcome_of(*commit: Any) -> Any:
+        try:
+            return b.commit(commit[0], commit[1], once=commit[2])
+        except StrandlineError as error:
+            return repr(error)
+
+    with closing(SqliteBackend(tmp_path / "many.db")) as many:
+        for _ in range(10):
+            commits = [some() for _ in range(chance.randrange(6))]
+            found = [
+                repr(each) if isinstance(each, Exception) else each for each in many.commit_each(commits)
+            ]
+
+            assert found == [outcome_of(*each) for each in commits]
+        assert [*dumped(many)] == [*dumped(b)]
+        assert verify(many) == []
+
+
+def dumped(b: SqliteBackend) -> list[Any]:
+    return [record for record in b.dump() if record.kind != "meta"]
 
 
 def test_a_stream_that_is_full_takes_nothing_of_the_commit(b: SqliteBackend, path: Path) -> None:  # P-BKD-9

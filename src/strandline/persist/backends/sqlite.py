@@ -28,6 +28,7 @@ from strandline.errors import (
 from strandline.failpoint import reach
 from strandline.persist.audit import quarantine_writes, refuse_unless_empty
 from strandline.persist.backend import (
+    Commit,
     Damage,
     Delete,
     Expectation,
@@ -133,11 +134,28 @@ class SqliteBackend:
         reach("commit.prepared")
         outcome = self._group.submit(prepared)
         reach("commit.acknowledged")
-        if any(type(step) is Truncate for step in prepared.steps):
-            # The commit is done, whatever becomes of this: what stays is hidden, and swept with the next one.
+        self._sweep_after([prepared])
+        return outcome
+
+    def commit_each(self, commits: Sequence[Commit]) -> list[Outcome | Exception]:
+        self._check_usable()
+        outcomes: list[Any] = [_prepared(*commit) for commit in commits]
+        places = [place for place, found in enumerate(outcomes) if isinstance(found, Prepared)]
+        group: list[Prepared] = [outcomes[place] for place in places]
+        reach("commit.prepared")
+        for place, outcome in zip(places, self._group.submit_each(group) if group else (), strict=True):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+                raise outcome
+            outcomes[place] = outcome
+        reach("commit.acknowledged")
+        self._sweep_after(group)
+        return outcomes
+
+    def _sweep_after(self, group: Iterable[Prepared]) -> None:
+        if any(type(step) is Truncate for prepared in group for step in prepared.steps):
+            # The commits are done, whatever becomes of this: what stays is hidden, and swept with the next.
             with suppress(StoreUnavailable):
                 self._sweep()
-        return outcome
 
     def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
         with self._transaction() as tx:
@@ -657,6 +675,15 @@ class SqliteBackend:
             raise StoreUnavailable(
                 f"the store cannot be used any more: {self._poisoned}", hint="open it again"
             )
+
+
+def _prepared(
+    preconditions: Sequence[Expectation], writes: Sequence[Write], once: Once | None
+) -> Prepared | Exception:
+    try:
+        return prepare(preconditions, writes, once)
+    except Exception as error:  # noqa: BLE001  # it stands in the place of the outcome
+        return error
 
 
 def _decided(tx: SqliteTransaction, prepared: Prepared) -> Outcome | BaseException:

@@ -17,7 +17,6 @@ SEQ_BITS: Final = 36
 SEQ_MASK: Final = (1 << SEQ_BITS) - 1
 _MOST_NAMES: Final = 100_000
 _MOST_ROWS: Final = 64  # of one statement
-_MANY_MARKS: Final = 4  # below it one by one is less work than a table of them
 
 
 class Names:
@@ -47,18 +46,17 @@ class SqliteTransaction:
     """Works on the writer's connection, inside BEGIN IMMEDIATE … COMMIT.
 
     What is written together is handed to SQLite together: blocks, marks and keys wait here until `flush`, and
-    `head` and `text` look here first. So a group of commits costs a few statements, not a few for each. At
-    every step of a statement Python lets another thread go first, and in a busy process there is always one:
-    so many rows go with one step.
+    `head` and `text` look here first. So a group of commits costs a few statements, not a few for each.
     """
 
     def __init__(self, connection: apsw.Connection, names: Names) -> None:
         self._run = connection.execute
+        self._run_many = connection.executemany
         self._names = names
         self._heads = names.heads
         self._texts: dict[str, str | None] = {}
         self._marks: dict[str, int] = {}
-        self._events: list[tuple[Any, ...]] = []
+        self._blocks: list[list[tuple[Any, ...]]] = []
         self._pointers: list[tuple[Any, ...]] = []
         self._keys: dict[str, PutText | None] = {}
         self._commit_markers: list[tuple[str]] = []
@@ -119,10 +117,12 @@ class SqliteTransaction:
         id_ = self._set_mark(stream, last)
         base = id_ << SEQ_BITS
         types = {type_: self._type(type_) for type_ in {row[0] for row in rows}}
-        self._events += [
-            (base + seq, id_, types[type_], at, text, crc + seq)
-            for seq, (type_, at, text, crc, _) in enumerate(rows, first)
-        ]
+        self._blocks.append(
+            [
+                (base + seq, id_, types[type_], at, text, crc + seq)
+                for seq, (type_, at, text, crc, _) in enumerate(rows, first)
+            ]
+        )
         if any(row[4] for row in rows):
             self._point(stream, base, first, rows)
 
@@ -154,46 +154,50 @@ class SqliteTransaction:
         """Hand over what waits."""
         if self._marks:
             ids = self._names.streams
-            marks = [(ids[stream], mark) for stream, mark in self._marks.items()]
-            if len(marks) < _MANY_MARKS:
-                for mark in marks:
-                    self._run("UPDATE streams SET mark = ?2 WHERE id = ?1", mark)
-            else:
-                every = "UPDATE OR FAIL streams SET mark = column2 FROM (VALUES {}) WHERE id = column1"
-                self._write(every, marks)
+            marks = [(mark, ids[stream]) for stream, mark in self._marks.items()]
+            self._write("UPDATE streams SET mark = ? WHERE id = ?", marks)
             self._marks = {}
-        if self._events:
-            self._write(
-                "INSERT OR FAIL INTO events (id, stream, type, at, data, sum) VALUES {}", self._events
-            )
-            self._events = []
+        if self._blocks:
+            self._write_events()
+            self._blocks = []
         if self._pointers:
-            self._write("INSERT OR FAIL INTO pointers (position, event, at, sum) VALUES {}", self._pointers)
+            self._write_run("INSERT INTO pointers (position, event, at, sum) VALUES ", self._pointers)
             self._pointers = []
         if self._keys:
             puts = [step for step in self._keys.values() if step is not None]
-            self._write("INSERT OR REPLACE INTO keys (name, value, sum) VALUES {}", puts)
-            if len(puts) < len(self._keys):
-                deletes = [(key,) for key, step in self._keys.items() if step is None]
-                self._write("DELETE FROM keys WHERE name IN (VALUES {})", deletes)
+            self._write("INSERT OR REPLACE INTO keys (name, value, sum) VALUES (?, ?, ?)", puts)
+            deletes = [(key,) for key, step in self._keys.items() if step is None]
+            self._write("DELETE FROM keys WHERE name = ?", deletes)
             self._keys, self._texts = {}, {}
         if self._commit_markers:
-            self._write("INSERT INTO commit_markers (key) VALUES {}", self._commit_markers)
+            self._write_run("INSERT INTO commit_markers (key) VALUES ", self._commit_markers)
             self._commit_markers = []
             oldest = (self._run("SELECT max(n) FROM commit_markers").get - KEPT_COMMIT_MARKERS,)
             self._run("DELETE FROM keys WHERE name IN (SELECT key FROM commit_markers WHERE n <= ?)", oldest)
             self._run("DELETE FROM commit_markers WHERE n <= ?", oldest)
 
+    def _write_events(self) -> None:
+        insert = "INSERT INTO events (id, stream, type, at, data, sum) VALUES "
+        self._write(insert + "(?, ?, ?, ?, ?, ?)", [block[0] for block in self._blocks if len(block) == 1])
+        for block in self._blocks:
+            if len(block) > 1:
+                self._write_run(insert, block)
+
     def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Some rows with each step: as many as a power of two, so that few statements are to be parsed."""
         if len(rows) == 1:
-            self._run(_of_rows(statement, len(rows[0]), 1), rows[0])
-            return
+            self._run(statement, rows[0])
+        elif rows:
+            self._run_many(statement, rows)
+
+    def _write_run(self, insert: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Rows side by side, some with each statement: as many as a power of two, so that few statements are
+        to be parsed. Rows that are far from each other are quicker one by one, for to undo a statement of
+        several SQLite keeps a copy of each page that it touches."""
         done = 0
         while left := len(rows) - done:
             size = min(_MOST_ROWS, 1 << left.bit_length() - 1)
             values = tuple(chain.from_iterable(rows[done : done + size]))
-            self._run(_of_rows(statement, len(rows[0]), size), values)
+            self._run(insert + _places(len(rows[0]), size), values)
             done += size
 
     def raw(self, stream: str, seq: int) -> tuple[Any, ...] | None:
@@ -252,6 +256,6 @@ class SqliteTransaction:
 
 
 @cache
-def _of_rows(statement: str, width: int, rows: int) -> str:
+def _places(width: int, rows: int) -> str:
     row = f"({', '.join('?' * width)})"
-    return statement.format(", ".join([row] * rows))
+    return ", ".join([row] * rows)
