@@ -17,7 +17,8 @@ QUESTION = "How do threads share a store?"
 THREADS = 64
 NOTE = (
     "Aim: 3.00x of the raw table by one thread. Those who wait share a transaction and its sync; what is left"
-    " is Python, of which one thread runs at a time: it checks, decides and answers each append."
+    " is Python, of which one thread runs at a time, and the change from one thread to the next: *Where does"
+    " an append go?*"
 )
 
 

@@ -1,5 +1,6 @@
 """Where does the time of an append go, part by part? A profile for the ratios beside it."""
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,8 +15,11 @@ import psycopg
 
 from benchmarks import ours, raw_postgres, raw_sqlite
 from benchmarks.frame import Bench, Case, Contender, main
+from benchmarks.how_do_threads_share import THREADS, together
 from benchmarks.payload import STREAM, TYPE, payloads
 from strandline.persist import Append, ExpectSeq, open_store
+from strandline.persist.backend import Commit
+from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite_file import open_file
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS
 from strandline.persist.commit import event_crc, prepare
@@ -44,8 +48,18 @@ POSTGRES_NOTE = (
 )
 
 
+THREADS_NOTE = (
+    "Each thread appends to a stream of its own, with the full contract, and waits for its acknowledgement."
+    " Python runs one of them at a time, so what all spend is what each waits for. The store's own work is"
+    " what the last row says: of it most is the log, since the streams lie apart and each has its pages, of"
+    " events, of their indexes and of keys. The rest is that a thread sleeps and is woken for every append,"
+    " by the kernel and by Python's lock. The sync that all share is a small part of either."
+)
+
+
 def ask(bench: Bench) -> None:
     ask_sqlite(bench)
+    ask_threads(bench)
     url = bench.postgres()
     if url is not None:
         ask_postgres(bench, url)
@@ -111,6 +125,50 @@ def ask_sqlite(bench: Bench) -> None:
             "answered": _each(_answer),
         }
         bench.run(Case("SQLite: µs for each event of a batch (less is better)", "µs", parts, note=NOTE))
+
+
+def ask_threads(bench: Bench) -> None:
+    each = bench.scaled(50)
+    with (
+        closing(open_store(bench.folder / "where-threads.db")) as b,
+        closing(SqliteBackend(bench.folder / "where-gathered.db")) as gathered,
+    ):
+        crowd = together(THREADS, each, lambda number: ours.FullContract(b, f"order-{number}").append)
+        seqs = count()
+
+        def bring() -> None:
+            for _ in range(each):
+                outcomes = gathered.commit_each(_commits(next(seqs)))
+                assert all(isinstance(outcome, list) for outcome in outcomes), outcomes[:1]
+
+        def spent(run: Callable[[], object], clock: Callable[[], float]) -> Contender:
+            def measured() -> float:
+                began = clock()
+                run()
+                return (clock() - began) * 1e6 / (each * THREADS)
+
+            return measured
+
+        parts = {
+            "(elapsed)": spent(crowd, time.perf_counter),
+            "processor, in the process": spent(crowd, lambda: os.times().user),
+            "processor, in the kernel": spent(crowd, lambda: os.times().system),
+            "(elapsed, all brought by one thread)": spent(bring, time.perf_counter),
+        }
+        title = f"SQLite: µs of one append by {THREADS} threads (less is better)"
+        bench.run(Case(title, "µs", parts, note=THREADS_NOTE))
+
+
+def _commits(seq: int) -> list[Commit]:
+    """One for each stream."""
+    return [
+        (
+            [ExpectSeq(f"order-{number}", seq)],
+            [Append(f"order-{number}", TYPE, 1_700_000_000, data, globally=True)],
+            (f"order-{number}", uuid4().hex),
+        )
+        for number, data in enumerate(payloads(THREADS))
+    ]
 
 
 def _each(act: Callable[[Any], object], before: Callable[[list[Any]], Any] = list) -> Contender:

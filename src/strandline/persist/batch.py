@@ -2,7 +2,7 @@
 everything."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from strandline.errors import UsageError
 from strandline.persist.backend import (
@@ -73,12 +73,13 @@ def commit(
     """
     store = atomic(b)
     preconditions, writes = list(preconditions), list(writes)
-    own = {expectation.key for expectation in preconditions if isinstance(expectation, ExpectKey)}
-    for write in writes:
-        _guard_write(write)
-    _refuse_twice(writes)
+    moves = _guard_writes(writes)
     if once is not None and once[0] != COMMIT_SCOPE:
         guard("stream", once[0])
+    if not moves:
+        return store.commit(preconditions, cast("list[Write]", writes), once=once)
+    _refuse_twice(moves)
+    own = {expectation.key for expectation in preconditions if isinstance(expectation, ExpectKey)}
     while True:
         expanded = _expand(store, writes)
         if isinstance(expanded, Conflict) and once is not None and store.kv_has(reserved_key(ONCE, *once)):
@@ -89,7 +90,7 @@ def commit(
         extra, plain = expanded
         outcome = store.commit([*preconditions, *extra], plain, once=once)
         if not isinstance(outcome, Conflict):
-            for write in writes:
+            for write in moves:
                 if isinstance(write, MoveCursor):
                     advance(write)
             return outcome
@@ -112,22 +113,32 @@ def block_appends(stream: str, specs: Iterable[Spec], globally: bool) -> list[Ap
     return writes
 
 
-def _guard_write(write: "Write | SaveSnapshot | MoveCursor") -> None:
-    match write:
-        case Append() | Truncate():
+def _guard_writes(writes: Sequence["Write | SaveSnapshot | MoveCursor"]) -> list[SaveSnapshot | MoveCursor]:
+    """Refuse what is the store's own, or give back those that are more than a write."""
+    moves: list[SaveSnapshot | MoveCursor] = []
+    stream = None
+    for write in writes:
+        if type(write) is Append:
+            if write[0] is not stream:  # most have the one before's
+                stream = check_name("stream", write[0])
+                guard("stream", stream)
+        elif isinstance(write, (SaveSnapshot, MoveCursor)):
+            moves.append(write)
+        elif isinstance(write, Truncate):
             guard("stream", check_name("stream", write.stream))
-        case Put() | Delete():
+        elif isinstance(write, (Put, Delete)):
             guard("key", check_name("key", write.key))
-        case Redact():
+        elif isinstance(write, Redact):
             raise UsageError(
                 "a redaction needs its record", hint="call redact(b, stream, seq, path, at, reason=…)"
             )
+    return moves
 
 
-def _refuse_twice(writes: Sequence["Write | SaveSnapshot | MoveCursor"]) -> None:
+def _refuse_twice(moves: Sequence[SaveSnapshot | MoveCursor]) -> None:
     """Two moves of one thing in one commit: the second would rest on what the first has not done yet."""
-    names = [("snapshot", write.name) for write in writes if isinstance(write, SaveSnapshot)]
-    names += [("consumer", write.consumer.name) for write in writes if isinstance(write, MoveCursor)]
+    names = [("snapshot", move.name) for move in moves if isinstance(move, SaveSnapshot)]
+    names += [("consumer", move.consumer.name) for move in moves if isinstance(move, MoveCursor)]
     if len(set(names)) != len(names):
         raise UsageError("a commit moves one snapshot or cursor twice", hint="only to where it ends up")
 

@@ -2,7 +2,7 @@
 
 `synchronous="FULL"` (the default) survives power loss: a commit is on the disk before it is acknowledged.
 `"NORMAL"` survives the death of the process, and may lose, on power loss, the commits since the last
-checkpoint of the log (about 1,000 pages, 4 MB); what is left is a prefix of them, never a part of one.
+checkpoint of the log (about 4,000 pages, 16 MB); what is left is a prefix of them, never a part of one.
 """
 
 import os

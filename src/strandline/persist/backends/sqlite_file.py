@@ -28,6 +28,7 @@ APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a sto
 RESERVED_BYTES: Final = 8  # of each page, for its checksum
 _LEAST_LIBRARY: Final = (3, 51, 3)
 _VFS: Final = "cksmvfs"
+_PAGES_A_CHECKPOINT: Final = 4000  # what many commits write is copied once; about 16 MB of log
 _MOST_MS: Final = 2**31 - 1
 _loading = threading.Lock()
 
@@ -130,6 +131,7 @@ def connect(
     connection.pragma("synchronous", synchronous)
     connection.pragma("secure_delete", "on")  # what is deleted is zeroed, so that erased data leaves the file
     connection.pragma("cache_size", -16_000)
+    connection.pragma("wal_autocheckpoint", _PAGES_A_CHECKPOINT)
     return connection
 
 
