@@ -41,10 +41,10 @@ NOTE = (
 
 POSTGRES_NOTE = (
     "The bare table gets one row and two index entries. Ours updates the row of its stream and adds an event"
-    " with three, by one plain statement. The global order adds a row to a line, which the next reader puts"
-    " in order. A key adds a marker, locked before anything is decided and filled after; with a key or an"
-    " expectation a function decides. It is one round trip each time: what bounds a full append is what the"
-    " server does for those rows."
+    " with three, by one statement. The global order adds a row to a line, which the next reader puts in"
+    " order; a key is looked for and adds a marker; an expectation is looked at while the row of the stream is"
+    " locked. It is one round trip each time, asked without a cursor: what bounds a full append is what the"
+    " server does for those rows, and then Python."
 )
 
 

@@ -213,7 +213,7 @@ BUGS: Final = (
     ),
     Bug(
         "positions are given out by two at once",
-        POSTGRES_SQL,
+        f"{PERSIST}/backends/schema/postgres/0002_runs.sql",
         "    perform lock_positions();\n    select last_seq into head",
         "    select last_seq into head",
         "tests/faults/test_gap.py -k six_writers",
@@ -221,9 +221,10 @@ BUGS: Final = (
     Bug(
         "positions are given out by a sequence",
         f"{PERSIST}/backends/postgres/block.py",
-        "insert into queue (stream_id, seq, crc, at_int, at_real, at_text)\n            select head.id,",
+        "insert into queue (stream_id, seq, count, crc, at_int, at_real, at_text)\n"
+        "            select head.id, head.before + v.place, v.count,",
         "insert into pointer (position, stream_id, seq, sum, at_int, at_real, at_text)\n"
-        "            select nextval('marker_nr'), head.id,",
+        "            select nextval('marker_nr'), head.id, head.before + v.place,",
         "tests/faults/test_gap.py -k six_writers",
     ),
     Bug(

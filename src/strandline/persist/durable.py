@@ -140,7 +140,7 @@ def commit_of(preconditions: list[Any], writes: list[Any], once: list[str] | Non
     """What a request asks to commit."""
     made = [_write_of(item) for item in writes]
     expected = [_expectation_of(item) for item in preconditions]
-    return expected, made, (once[0], once[1]) if once else None
+    return expected, made, cast("Once", tuple(once)) if once else None
 
 
 def _serve_commit(b: Any, preconditions: list[Any], writes: list[Any], once: list[str] | None) -> Outcome:

@@ -937,7 +937,7 @@ def test_info_counts_public_streams_and_this_objects_commits(
         name: info[name] for name in ("backend", "format", "streams", "events", "commits", "conflicts")
     } == {
         "backend": "postgres",
-        "format": 1,
+        "format": 2,
         "streams": 3,
         "events": 6,
         "commits": 4,

@@ -20,6 +20,7 @@ from strandline.persist.value import encode
 
 Values: TypeAlias = dict[str, bytes | None]
 
+MOST_IN_A_RUN: Final = 1000  # of which a reader takes whole ones
 TAKEN: Final = "22012"  # another took the key between our look and our insert: the statement divides by none
 
 
@@ -27,9 +28,9 @@ def _block(events: str, line: str = "", *, is_careful: bool = False) -> str:
     """The statement; it gives the first seq. `patience` is the lock_timeout in milliseconds; null leaves it
     as it is. If it `is_careful`, it looks at the `expected` seq and the `key`, each of which may be null."""
     queued = f"""), queued as (
-            insert into queue (stream_id, seq, crc, at_int, at_real, at_text)
-            select head.id, head.before + v.place, v.crc, v.at_int, v.at_real, v.at_text
-            from head, {line} where v.crc is not null
+            insert into queue (stream_id, seq, count, crc, at_int, at_real, at_text)
+            select head.id, head.before + v.place, v.count, v.crc, v.at_int, v.at_real, v.at_text
+            from head, {line}
     """
     only_if = """
             and (%(expected)b::bigint is null or %(expected)b = 0
@@ -63,21 +64,23 @@ def _block(events: str, line: str = "", *, is_careful: bool = False) -> str:
 _OR_TAKEN: Final = "/ case when %(key)b is null then 1 else (select count(*) from marker) end"
 _ATS: Final = "%(at_int)b::bigint as at_int, %(at_real)b::float8 as at_real, %(at_text)b::text as at_text"
 _ONE: Final = f"(select 1 as place, %(crc)b as crc, {_ATS}, %(type)b as type, %(data)b as data) v"
-_ONE_IN_LINE: Final = f"(select 1 as place, %(pointer)b as crc, {_ATS}) v"
+_ONE_IN_LINE: Final = f"(select 1 as place, 1 as count, %(pointer)b as crc, {_ATS}) v"
 _MANY: Final = """
     unnest(%(crcs)b, %(at_ints)b, %(at_reals)b, %(at_texts)b, %(types)b, %(datas)b)
     with ordinality as v (crc, at_int, at_real, at_text, type, data, place)
 """
 _MANY_IN_LINE: Final = """
-    unnest(%(pointers)b, %(at_ints)b, %(at_reals)b, %(at_texts)b)
-    with ordinality as v (crc, at_int, at_real, at_text, place)
+    unnest(%(run_places)b, %(run_counts)b, %(run_crcs)b, %(run_at_ints)b, %(run_at_reals)b, %(run_at_texts)b)
+    as v (place, count, crc, at_int, at_real, at_text)
 """
 _TYPES: Final = (
     dict.fromkeys(("stream", "patience", "key", "marker", "type", "at_text", "data"), TYPES["text"])
     | dict.fromkeys(("count", "expected", "key_crc", "crc", "at_int", "pointer"), TYPES["bigint"])
-    | dict.fromkeys(("crcs", "at_ints", "pointers"), TYPES["bigint[]"])
-    | dict.fromkeys(("types", "at_texts", "datas"), TYPES["text[]"])
-    | {"at_real": TYPES["float8"], "at_reals": TYPES["float8[]"]}
+    | dict.fromkeys(("crcs", "at_ints"), TYPES["bigint[]"])
+    | dict.fromkeys(("run_places", "run_counts", "run_crcs", "run_at_ints"), TYPES["bigint[]"])
+    | dict.fromkeys(("types", "datas", "at_texts", "run_at_texts"), TYPES["text[]"])
+    | dict.fromkeys(("at_reals", "run_at_reals"), TYPES["float8[]"])
+    | {"at_real": TYPES["float8"]}
 )
 
 
@@ -178,5 +181,30 @@ def block_query(block: Block, *, patience_ms: int | None = None) -> tuple[Statem
     values["at_texts"] = texts(at_texts)
     values["types"] = texts(types)
     values["datas"] = texts(datas)
-    values["pointers"] = ints(pointer_crcs(stream, ats, flags))
-    return _BLOCKS[False, any(flags), is_careful], values
+    if not any(flags):
+        return _BLOCKS[False, False, is_careful], values
+    places, counts, run_ats = zip(*_runs(ats, flags), strict=True)
+    at_ints, at_reals, at_texts = split_ats(run_ats)
+    values["run_places"] = ints(places)
+    values["run_counts"] = ints(counts)
+    values["run_crcs"] = ints([pointer_crc(stream, at) for at in run_ats])
+    values["run_at_ints"] = ints(at_ints)
+    values["run_at_reals"] = reals(at_reals)
+    values["run_at_texts"] = texts(at_texts)
+    return _BLOCKS[False, True, is_careful], values
+
+
+def _runs(ats: Sequence[Scalar], flags: Sequence[bool]) -> list[tuple[int, int, Scalar]]:
+    """(place, count, at) of events that are in the global order one after the other, with the same time."""
+    runs: list[tuple[int, int, Scalar]] = []
+    first = count = 0
+    for place, (at, flag, following, goes_on) in enumerate(
+        zip(ats, flags, (*ats[1:], ""), (*flags[1:], False), strict=True), 1
+    ):
+        if not flag:
+            continue
+        first, count = (first, count + 1) if count else (place, 1)
+        if not goes_on or count == MOST_IN_A_RUN or not (following is at or is_same_at(following, at)):
+            runs.append((first, count, at))
+            count = 0
+    return runs

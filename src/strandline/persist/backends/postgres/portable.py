@@ -39,8 +39,9 @@ left join stream s on s.id = p.stream_id order by p.position
 """
 
 _QUEUE: Final = """
-select q.crc + 3 * q.seq, s.name, q.seq, q.at_int, q.at_real, q.at_text
-from queue q left join stream s on s.id = q.stream_id order by q.id
+select q.crc + 3 * (q.seq + p.more), s.name, q.seq + p.more, q.at_int, q.at_real, q.at_text
+from queue q cross join lateral generate_series(0, q.count - 1) as p (more)
+left join stream s on s.id = q.stream_id order by q.id, p.more
 """
 
 
@@ -89,7 +90,7 @@ def _dump_keys(connection: Connection) -> Iterator[Record]:
 
 
 def _dump_streams(connection: Connection) -> Iterator[Record]:
-    queued = connection.execute("select count(*) from queue").fetchone()
+    queued = connection.execute("select coalesce(sum(count), 0)::bigint from queue").fetchone()
     assert queued is not None
     stream, has_global = None, False
     for row in _rows(connection, _EVENTS):
