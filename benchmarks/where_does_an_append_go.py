@@ -42,7 +42,7 @@ NOTE = (
 POSTGRES_NOTE = (
     "The bare table gets one row and two index entries. Ours updates the row of its stream and adds an event"
     " with three, by one statement. The global order adds a row to a line, which the next reader puts in"
-    " order; a key is looked for and adds a marker; an expectation is looked at while the row of the stream is"
+    " order; a key is looked for and adds a marker; an expectation is looked at while the stream's row is"
     " locked. It is one round trip each time, asked without a cursor: what bounds a full append is what the"
     " server does for those rows, and then Python."
 )

@@ -144,14 +144,19 @@ class Prepared:
 
 
 def prepare(
-    preconditions: Iterable[Expectation], writes: Iterable[Write], once: Once | None = None
+    preconditions: Iterable[Expectation],
+    writes: Iterable[Write],
+    once: Once | None = None,
+    *,
+    is_sent: bool = False,
 ) -> Prepared:
-    """Check and encode everything, or raise before anything is written."""
+    """Check and encode everything, or raise before anything is written. What `is_sent` has no digest: whoever
+    gets it makes that."""
     preconditions, writes = list(preconditions), list(writes)
     expected_texts = [_expected_text(expectation) for expectation in preconditions]
     steps: list[Step] = []
     hashed: list[bytes] = []
-    size = 0
+    size, is_hashed = 0, once is not None and not is_sent
     stream, block = None, cast("list[Row]", None)
     type_: Any = prepare  # what no event has
     at: Any = None
@@ -171,14 +176,14 @@ def prepare(
             data = encode(write[3])
             size += len(data) + label
             block.append(_new(Row, (type_, at, data.decode(), crc32(data, before), globally)))
-            if once:
+            if is_hashed:
                 hashed.append(identity + data)
         else:
             stream = None
             step, said = _prepare_other(write)
             size += len(said)
             steps.append(step)
-            if once:
+            if is_hashed:
                 hashed.append(_identity(write, said))
     if size > MAX_COMMIT_BYTES:
         raise NotStorable(
@@ -188,9 +193,8 @@ def prepare(
     if once is None:
         return Prepared(preconditions, expected_texts, writes, steps, size, None, "", "")
     scope, key = _check_once(once, steps)
-    digest = sha256(
-        b"\0\0".join(filter(None, hashed))
-    ).hexdigest()  # no part can hold two NULs in a row: JSON escapes them
+    # No part can hold two NULs in a row: JSON escapes them.
+    digest = sha256(b"\0\0".join(filter(None, hashed))).hexdigest() if is_hashed else ""
     return Prepared(
         preconditions,
         expected_texts,

@@ -125,7 +125,7 @@ class RemoteBackend(IoBackend):
         writes = list(writes)
         if once is None and writes:  # without writes there is nothing to do twice, and no marker to leave
             once = (COMMIT_SCOPE, token_hex(16))
-        prepared = prepare(preconditions, writes, once)
+        prepared = prepare(preconditions, writes, once, is_sent=True)
         body = commit_body(prepared)
         _refuse_long(len(body))
         is_write = bool(writes) or once is not None
