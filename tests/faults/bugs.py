@@ -221,17 +221,17 @@ BUGS: Final = (
     Bug(
         "positions are given out by a sequence",
         f"{PERSIST}/backends/postgres/block.py",
-        "insert into queue (stream_id, seq, count, crc, at_int, at_real, at_text)\n"
+        "insert into in_line (stream_id, seq, count, crc, at_int, at_real, at_text)\n"
         "            select head.id, head.before + v.place, v.count,",
         "insert into pointer (position, stream_id, seq, sum, at_int, at_real, at_text)\n"
         "            select nextval('marker_nr'), head.id, head.before + v.place,",
         "tests/faults/test_gap.py -k six_writers",
     ),
     Bug(
-        "a stream is read without its lock",
-        POSTGRES_SQL,
-        "from stream where name = names[1] for update;",
-        "from stream where name = names[1];",
+        "an expectation is looked at before the stream is locked",
+        f"{PERSIST}/backends/postgres/block.py",
+        'where %(expected)b is null or s.last_seq = %(expected)b"',
+        'where %(expected)b is null or (select last_seq from stream where name = %(stream)b) = %(expected)b"',
         "tests/faults/test_linear.py -k processes_have_an_order[postgres]",
     ),
     Bug(

@@ -463,6 +463,13 @@ def in_threads(calls: Sequence[Callable[[], object]]) -> None:
     assert not any(thread.is_alive() for thread in threads), "a thread is stuck"
 
 
+@pytest.mark.parametrize("stream", [None, 1, b"s", ["s"]])
+def test_a_stream_that_is_no_name_is_told_so(b: AtomicBackend, stream: Any) -> None:  # P-API-4
+    for act in (commit, lambda *args: b.commit(*args[1:])):
+        with pytest.raises(UsageError, match="stream is"):
+            act(b, [], [Append(stream, "t", 1, 1)])
+
+
 # GroupCommit by itself
 
 

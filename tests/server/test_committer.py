@@ -1,5 +1,6 @@
 """Commits that come together are stored together, and each caller is told what its own came to."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -125,4 +126,22 @@ def test_only_small_commits_are_for_it(tmp_path: Path) -> None:
         assert committer.takes(b'{"args":[[],[],null],' + end)
         assert not committer.takes(b'{"args":["s"],"op":"persist/read"}')
         assert not committer.takes(b" " * 64 * 1024 + end)
+        assert not committer.takes(b'{"args":[[],[["truncate","s",1]],null],' + end)
+    stores.close()
+
+
+def test_a_loop_that_ends_leaves_the_next_one_served(tmp_path: Path) -> None:
+    stores = one_store(lambda: open_store(tmp_path / "s.db"))
+    body = b'{"args":[[],[["append","s","t",1,1,false]],null],"op":"persist/commit"}'
+    with ThreadPoolExecutor(4) as threads:
+        committer = Committer(stores, threads)
+
+        async def ask_twice() -> tuple[bytes, bytes]:
+            return await asyncio.gather(committer.answer(None, body), committer.answer(None, body))
+
+        for _ in range(20):
+            answers = asyncio.run(asyncio.wait_for(ask_twice(), 60))
+            assert all(answer.startswith(b'{"result"') for answer in answers)
+    with pytest.raises(RuntimeError):  # no thread is to be had any more
+        asyncio.run(committer.answer(None, body))
     stores.close()

@@ -2,7 +2,7 @@
 everything."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from strandline.errors import UsageError
 from strandline.persist.backend import (
@@ -116,7 +116,7 @@ def block_appends(stream: str, specs: Iterable[Spec], globally: bool) -> list[Ap
 def _guard_writes(writes: Sequence["Write | SaveSnapshot | MoveCursor"]) -> list[SaveSnapshot | MoveCursor]:
     """Refuse what is the store's own, or give back those that are more than a write."""
     moves: list[SaveSnapshot | MoveCursor] = []
-    stream = None
+    stream: Any = _guard_writes  # what none has
     for write in writes:
         if type(write) is Append:
             if write[0] is not stream:  # most have the one before's

@@ -157,8 +157,9 @@ def prepare(
     steps: list[Step] = []
     hashed: list[bytes] = []
     size, is_hashed = 0, once is not None and not is_sent
-    stream, block = None, cast("list[Row]", None)
-    type_: Any = prepare  # what no event has
+    stream: Any = prepare  # what no event has
+    block = cast("list[Row]", None)
+    type_: Any = prepare
     at: Any = None
     globally: Any = None
     for write in writes:
@@ -179,7 +180,7 @@ def prepare(
             if is_hashed:
                 hashed.append(identity + data)
         else:
-            stream = None
+            stream = prepare
             step, said = _prepare_other(write)
             size += len(said)
             steps.append(step)

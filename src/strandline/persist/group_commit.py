@@ -61,6 +61,11 @@ class GroupCommit:
         self._waiting: list[_Ticket] = []
         self._leader: _Ticket | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anyone is being served, or waits."""
+        return self._leader is not None
+
     def submit(self, prepared: Prepared) -> Outcome:
         (outcome,) = self.submit_each([prepared])
         if isinstance(outcome, BaseException):

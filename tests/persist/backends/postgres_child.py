@@ -58,7 +58,7 @@ def _hold(other: psycopg.Connection[Any], dice: random.Random) -> None:
                 insert into stream as s (name, last_seq) values (%s, 1)
                 on conflict (name) do update set last_seq = s.last_seq + 1 returning id, last_seq
             ), line as (
-                insert into queue (stream_id, seq, crc, at_int) select id, last_seq, %s, 0 from head
+                insert into in_line (stream_id, seq, crc, at_int) select id, last_seq, %s, 0 from head
             )
             insert into event (stream_id, seq, sum, at_int, type, data)
             select id, last_seq, %s + last_seq, 0, 'h', '0' from head

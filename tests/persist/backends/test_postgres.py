@@ -173,7 +173,7 @@ def shared(postgres_url: str) -> Iterator[PostgresBackend]:
 
 def emptied(store: PostgresBackend) -> PostgresBackend:
     with store._pool.borrow() as connection:
-        connection.execute("truncate event, kv, queue, pointer; delete from stream where id <> 0;")
+        connection.execute("truncate event, kv, in_line, pointer; delete from stream where id <> 0;")
         connection.execute("update stream set last_seq = 0, truncated = 0, swept = 0")
     return store
 
@@ -591,7 +591,7 @@ def test_an_open_transaction_elsewhere_does_not_hold_up_the_reader(
     b: PostgresBackend, sql: Any
 ) -> None:  # P-GLB-4
     sql("begin")
-    sql("insert into queue (stream_id, seq, crc, at_int) values (1, 1, 1, 0)")
+    sql("insert into in_line (stream_id, seq, crc, at_int) values (1, 1, 1, 0)")
 
     b.commit([], [Append("s", "t", 0, 1, globally=True)])
 

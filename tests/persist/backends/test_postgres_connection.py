@@ -88,6 +88,41 @@ def test_what_no_buffer_holds_is_sent_whole(connection: Connection) -> None:
     assert found == int_(20_000_000)
 
 
+def test_what_is_prepared_already_is_not_prepared_again(connection: Connection) -> None:
+    assert ratio(connection, 6, 3) == 2
+    connection._prepared_here.clear()  # as an interrupt between the two leaves it
+
+    assert ratio(connection, 6, 2) == 3
+
+
+def test_an_interrupt_of_the_preparation_leaves_no_connection_behind(
+    connection: Connection, beside: psycopg.Connection
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        soon(lambda: beside.execute("select from pg_locks where not granted").rowcount)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    name = f"t{uuid4().hex[:16]}"
+    beside.execute(f"create table {name} (n bigint)".encode())
+    counting = Statement("counting", f"select count(*) from {name}", {})
+    handler, sender = signal.signal(signal.SIGUSR1, interrupt), threading.Thread(target=send)
+    try:
+        with beside.transaction():
+            beside.execute(f"lock table {name}".encode())
+            sender.start()
+            with pytest.raises(KeyboardInterrupt):
+                connection.ask(counting, {})
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+        sender.join()
+        beside.execute(f"drop table {name}".encode())
+
+    assert connection.closed
+
+
 def test_an_interrupt_ends_the_statement_on_the_server_too(
     connection: Connection, beside: psycopg.Connection
 ) -> None:

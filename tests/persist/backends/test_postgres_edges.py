@@ -444,3 +444,16 @@ def test_an_event_of_another_stream_is_refused(b: PostgresBackend) -> None:  # P
         b.append("s", Event("r", 1, "t", 0, None))
 
     assert b.streams() == []
+
+
+def test_groups_of_two_stores_on_one_stream_take_turns(opened: Callable[..., PostgresBackend]) -> None:
+    def bring(store: PostgresBackend) -> list[int]:  # P-LOG-2, P-CON-6
+        pairs = [[prepare([], [Append("s", "t", 1, n)]) for _ in range(2)] for n in range(50)]
+        return [outcome[0].seq for pair in pairs for outcome in store._run(pair)]  # type: ignore[index]
+
+    stores = [opened(), opened(), opened()]
+    with ThreadPoolExecutor(len(stores)) as pool:
+        seqs = [seq for found in pool.map(bring, stores) for seq in found]
+
+    assert sorted(seqs) == list(range(1, 301))
+    assert stores[0].last_seq("s") == 300

@@ -583,6 +583,35 @@ def test_commits_of_many_callers_come_to_what_they_would_one_by_one(
         assert verify(many) == []
 
 
+def test_what_became_of_commits_is_told_though_the_sweep_after_them_fails(
+    b: SqliteBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-BKD-11
+    def fail(_: SqliteBackend) -> None:
+        raise CorruptionError("a page is damaged")
+
+    fill(b, "x", 3)
+    monkeypatch.setattr(SqliteBackend, "_sweep", fail)
+
+    outcomes = b.commit_each([([], [Append("y", "t", 1, 1)], None), ([], [Truncate("x", 2)], None)])
+
+    assert outcomes == [[Event("y", 1, "t", 1, 1)], []]
+    assert b.commit([], [Truncate("x", 3)]) == []
+
+
+def test_appends_go_on_while_much_is_swept(b: SqliteBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "SWEEP_ROWS", 10)  # P-LOG-7
+    append_batch(b, "s", [("t", 1, n) for n in range(3000)])
+    sweeping = threading.Thread(target=truncate_through, args=(b, "s", 3000))
+    sweeping.start()
+    appended = 0
+    while sweeping.is_alive():
+        append(b, "other", "t", 1, 1)
+        appended += 1
+    sweeping.join()
+
+    assert appended > 50, "of the 300 steps most leave others a turn"
+
+
 def dumped(b: SqliteBackend) -> list[Any]:
     return [record for record in b.dump() if record.kind != "meta"]
 

@@ -78,6 +78,7 @@ PAGE_ROWS: Final = 1000
 PAGE_BYTES: Final = 16 * 1024 * 1024
 POLL_S: Final = 0.01
 SWEEP_ROWS: Final = 1000
+_TURN_S: Final = 0.001
 
 
 class SqliteBackend:
@@ -154,7 +155,7 @@ class SqliteBackend:
     def _sweep_after(self, group: Iterable[Prepared]) -> None:
         if any(type(step) is Truncate for prepared in group for step in prepared.steps):
             # The commits are done, whatever becomes of this: what stays is hidden, and swept with the next.
-            with suppress(StoreUnavailable):
+            with suppress(StrandlineError):
                 self._sweep()
 
     def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
@@ -548,6 +549,8 @@ class SqliteBackend:
                     self._writer.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span)
                 self._writer.execute("UPDATE streams SET swept = ? WHERE id = ?", (until, id_))
             reach("truncate.swept")
+            if self._group.is_busy:  # a lock that is taken again at once leaves those who wait no chance
+                time.sleep(_TURN_S)
 
     def scrub(self, *, rewrite: bool = False) -> None:
         self._check_usable()

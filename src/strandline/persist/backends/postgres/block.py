@@ -28,7 +28,7 @@ def _block(events: str, line: str = "", *, is_careful: bool = False) -> str:
     """The statement; it gives the first seq. `patience` is the lock_timeout in milliseconds; null leaves it
     as it is. If it `is_careful`, it looks at the `expected` seq and the `key`, each of which may be null."""
     queued = f"""), queued as (
-            insert into queue (stream_id, seq, count, crc, at_int, at_real, at_text)
+            insert into in_line (stream_id, seq, count, crc, at_int, at_real, at_text)
             select head.id, head.before + v.place, v.count, v.crc, v.at_int, v.at_real, v.at_text
             from head, {line}
     """

@@ -53,15 +53,14 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             return self._asked(statement, given, is_prepared=True)
 
     def _asked(self, statement: Statement, given: list[bytes | None], *, is_prepared: bool) -> bytes | None:
-        if is_prepared and statement.name not in self._prepared_here:
-            _refuse_error(self.pgconn.prepare(statement.name, statement.text, statement.types))
-            self._prepared_here.add(statement.name)
         formats, pgconn = statement.formats, self.pgconn
         try:
-            if is_prepared:
-                pgconn.send_query_prepared(statement.name, given, formats, Format.BINARY)
-            else:
+            if not is_prepared:
                 pgconn.send_query_params(statement.text, given, statement.types, formats, Format.BINARY)
+            else:
+                if statement.name not in self._prepared_here:
+                    self._prepare(statement)
+                pgconn.send_query_prepared(statement.name, given, formats, Format.BINARY)
             result = self._answer()
         except BaseException as error:
             if not isinstance(error, psycopg.Error):  # a signal: nobody waits any more for what is asked
@@ -71,6 +70,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
             raise
         _refuse_error(result)
         return result.get_value(0, 0) if result.ntuples else None
+
+    def _prepare(self, statement: Statement) -> None:
+        self.pgconn.send_prepare(statement.name, statement.text, statement.types)
+        with suppress(psycopg.errors.DuplicatePreparedStatement):
+            _refuse_error(self._answer())
+        self._prepared_here.add(statement.name)
 
     def _answer(self) -> PGresult:
         pgconn, result = self.pgconn, None

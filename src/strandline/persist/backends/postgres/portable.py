@@ -40,7 +40,7 @@ left join stream s on s.id = p.stream_id order by p.position
 
 _QUEUE: Final = """
 select q.crc + 3 * (q.seq + p.more), s.name, q.seq + p.more, q.at_int, q.at_real, q.at_text
-from queue q cross join lateral generate_series(0, q.count - 1) as p (more)
+from in_line q cross join lateral generate_series(0, q.count - 1) as p (more)
 left join stream s on s.id = q.stream_id order by q.id, p.more
 """
 
@@ -73,7 +73,7 @@ def _begin_snapshot(connection: Connection, line_up: Callable[[], None]) -> None
     for _ in range(_SNAPSHOTS):
         connection.rollback()
         line_up()
-        if connection.execute("select from queue limit 1").rowcount == 0:
+        if connection.execute("select from in_line limit 1").rowcount == 0:
             return
 
 
@@ -90,7 +90,7 @@ def _dump_keys(connection: Connection) -> Iterator[Record]:
 
 
 def _dump_streams(connection: Connection) -> Iterator[Record]:
-    queued = connection.execute("select coalesce(sum(count), 0)::bigint from queue").fetchone()
+    queued = connection.execute("select coalesce(sum(count), 0)::bigint from in_line").fetchone()
     assert queued is not None
     stream, has_global = None, False
     for row in _rows(connection, _EVENTS):
@@ -124,7 +124,7 @@ def load(connection: Connection, records: Iterable[Record]) -> Mapping[str, int]
     try:
         with connection.transaction():
             connection.execute("select lock_positions()")
-            connection.execute("lock table stream, kv, event, queue, pointer in share row exclusive mode")
+            connection.execute("lock table stream, kv, event, in_line, pointer in share row exclusive mode")
             refuse_unless_empty(cast("AtomicBackend", _Inside(connection)))  # all that it asks for
             loader = _Loader(connection)
             for record in records:

@@ -9,7 +9,7 @@ from strandline.persist.backend import Damage
 from strandline.persist.backends.postgres.connection import Connection
 
 STEP_ROWS: Final = 1000
-TABLES: Final = ("event", "kv", "stream", "queue", "pointer", "meta")
+TABLES: Final = ("event", "kv", "stream", "in_line", "pointer", "meta")
 
 
 def sweep(connection: Connection) -> None:
