@@ -24,7 +24,7 @@ QUESTION = "How much does HTTP cost?"
 BATCH = 1000
 NOTE = (
     "Aim: 0.50x, also for 64 connections. A batch is encoded, sent, decoded, stored and answered: each side"
-    " does once more what the store in this process does once."
+    " does once more what the store in this process does once, see *Where does an append go?*"
 )
 CROWD_NOTE = (
     "The connections are kept busy by one thread that only writes requests that it has and reads their"

@@ -16,15 +16,19 @@ import psycopg
 from benchmarks import ours, raw_postgres, raw_sqlite
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_do_threads_share import THREADS, together
+from benchmarks.how_much_does_http_cost import served
 from benchmarks.payload import STREAM, TYPE, payloads
-from strandline.persist import Append, ExpectSeq, open_store
+from strandline.persist import Append, AtomicBackend, ExpectSeq, open_store
 from strandline.persist.backend import Commit
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite_file import open_file
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS
 from strandline.persist.commit import event_crc, prepare
+from strandline.persist.durable import commit_of
 from strandline.persist.event import make_event
 from strandline.persist.value import is_plain
+from strandline.persist.wire import commit_body
+from strandline.server.requests import read_request
 
 QUESTION = "Where does an append go?"
 BATCH = 1000
@@ -57,9 +61,17 @@ THREADS_NOTE = (
 )
 
 
+HTTP_NOTE = (
+    "Time that passes. The client checks and encodes a batch and writes it as a request; the host reads it,"
+    " and checks and encodes it anew before it is stored, since it takes nobody's word for what JSON would"
+    " change. They take turns, so the whole is their sum, and the way between them."
+)
+
+
 def ask(bench: Bench) -> None:
     ask_sqlite(bench)
     ask_threads(bench)
+    ask_http(bench)
     url = bench.postgres()
     if url is not None:
         ask_postgres(bench, url)
@@ -157,6 +169,42 @@ def ask_threads(bench: Bench) -> None:
         }
         title = f"SQLite: µs of one append by {THREADS} threads (less is better)"
         bench.run(Case(title, "µs", parts, note=THREADS_NOTE))
+
+
+def ask_http(bench: Bench) -> None:
+    writes = _writes(payloads(BATCH))
+    prepared = prepare([], writes, (STREAM, "key"), is_sent=True)
+    body = commit_body(prepared)
+    call = read_request(body)
+    with (
+        closing(open_store(bench.folder / "where-near.db")) as near,
+        served(bench.folder / "where-far.db") as url,
+        closing(open_store(url)) as far,
+    ):
+        parts = {
+            "made, checked and encoded": _us(lambda: prepare([], _writes(payloads(BATCH)), (STREAM, "k"))),
+            "written as a request": _us(lambda: commit_body(prepared)),
+            "read by the host": _us(lambda: commit_of(*read_request(body).args)),
+            "checked, encoded and stored by the host": _us(lambda: _stored(near, commit_of(*call.args))),
+            "(the whole, over HTTP)": _us(lambda: far.commit([], writes, once=(STREAM, uuid4().hex))),
+        }
+        bench.run(Case("HTTP: µs for each event of a batch (less is better)", "µs", parts, note=HTTP_NOTE))
+
+
+def _stored(b: AtomicBackend, commit: Commit) -> None:
+    b.commit(commit[0], commit[1], once=(STREAM, uuid4().hex))
+
+
+def _us(act: Callable[[], object]) -> Contender:
+    """A contender: µs that pass for each event of a batch."""
+
+    def run() -> float:
+        began = time.perf_counter()
+        for _ in range(TIMES):
+            act()
+        return (time.perf_counter() - began) * 1e6 / (TIMES * BATCH)
+
+    return run
 
 
 def _commits(seq: int) -> list[Commit]:
