@@ -232,7 +232,7 @@ BUGS: Final = (
         f"{PERSIST}/backends/postgres/block.py",
         'where %(expected)b is null or s.last_seq = %(expected)b"',
         'where %(expected)b is null or (select last_seq from stream where name = %(stream)b) = %(expected)b"',
-        "tests/faults/test_linear.py -k processes_have_an_order[postgres]",
+        "tests/persist/backends/test_postgres_edges.py -k once_the_stream_is_locked",
     ),
     Bug(
         "a session takes the durability that the server has",

@@ -457,3 +457,17 @@ def test_groups_of_two_stores_on_one_stream_take_turns(opened: Callable[..., Pos
 
     assert sorted(seqs) == list(range(1, 301))
     assert stores[0].last_seq("s") == 300
+
+
+def test_an_expectation_is_looked_at_once_the_stream_is_locked(b: PostgresBackend, sql: Sql) -> None:
+    b.commit([], [append("s", 1)])  # P-CON-1, P-CON-6
+    sql("begin")
+    sql("update stream set last_seq = 2 where name = 's'")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(b.commit, [ExpectSeq("s", 1)], [append("s", 2)])
+        while not sql("select pid from pg_locks where not granted"):
+            time.sleep(0.01)
+        sql("commit")
+
+        assert waiting.result(60) == Conflict(1, 2, "STALE")
+    assert b.last_seq("s") == 2
