@@ -71,7 +71,7 @@ def test_those_who_come_while_the_store_is_held_share_a_transaction(
     commits = [([ExpectSeq(f"s{n}", n % 2)], [Append(f"s{n}", "t", 1, n)]) for n in range(CALLERS)]
     with closing(apsw.Connection(str(path))) as holder:
         holder.execute("BEGIN IMMEDIATE")
-        threading.Timer(0.5, lambda: holder.execute("ROLLBACK")).start()
+        threading.Timer(1.5, lambda: holder.execute("ROLLBACK")).start()
         outcomes = at_once(url, commits)
 
     assert outcomes == [
