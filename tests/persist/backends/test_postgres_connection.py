@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from uuid import uuid4
 
 import psycopg
@@ -95,30 +95,39 @@ def test_what_is_prepared_already_is_not_prepared_again(connection: Connection) 
     assert ratio(connection, 6, 2) == 3
 
 
-def test_an_interrupt_of_the_preparation_leaves_no_connection_behind(
-    connection: Connection, beside: psycopg.Connection
-) -> None:
+@contextmanager
+def interrupted_when(is_so: Callable[[], object]) -> Iterator[None]:
+    """The block must raise KeyboardInterrupt, which this thread gets as soon as that is so."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     def send() -> None:
-        soon(lambda: beside.execute("select from pg_locks where not granted").rowcount)
+        soon(is_so)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-    name = f"t{uuid4().hex[:16]}"
-    beside.execute(f"create table {name} (n bigint)".encode())
-    counting = Statement("counting", f"select count(*) from {name}", {})
     handler, sender = signal.signal(signal.SIGUSR1, interrupt), threading.Thread(target=send)
+    sender.start()
     try:
-        with beside.transaction():
-            beside.execute(f"lock table {name}".encode())
-            sender.start()
-            with pytest.raises(KeyboardInterrupt):
-                connection.ask(counting, {})
+        with pytest.raises(KeyboardInterrupt):
+            yield
     finally:
         signal.signal(signal.SIGUSR1, handler)
         sender.join()
-        beside.execute(f"drop table {name}".encode())
+
+
+def test_an_interrupt_of_the_preparation_leaves_no_connection_behind(
+    connection: Connection, beside: psycopg.Connection
+) -> None:
+    name = f"t{uuid4().hex[:16]}"
+    beside.execute(f"create table {name} (n bigint)".encode())
+    counting = Statement("counting", f"select count(*) from {name}", {})
+
+    with beside.transaction():
+        beside.execute(f"lock table {name}".encode())
+        with interrupted_when(lambda: beside.execute("select from pg_locks where not granted").rowcount):
+            connection.ask(counting, {})
+    beside.execute(f"drop table {name}".encode())
 
     assert connection.closed
 
@@ -126,21 +135,8 @@ def test_an_interrupt_of_the_preparation_leaves_no_connection_behind(
 def test_an_interrupt_ends_the_statement_on_the_server_too(
     connection: Connection, beside: psycopg.Connection
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    def send() -> None:
-        soon(lambda: sleepers(beside))
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    handler, sender = signal.signal(signal.SIGUSR1, interrupt), threading.Thread(target=send)
-    sender.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            connection.ask(SLEEP, {"n": int_(60)})
-    finally:
-        signal.signal(signal.SIGUSR1, handler)
-        sender.join()
+    with interrupted_when(lambda: sleepers(beside)):
+        connection.ask(SLEEP, {"n": int_(60)})
 
     assert connection.closed
     soon(lambda: not sleepers(beside))
