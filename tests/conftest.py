@@ -27,7 +27,9 @@ from hypothesis import settings
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import StrandlineError
 from strandline.persist import open_store
-from strandline.persist.backend import AtomicBackend
+from strandline.persist.backend import AtomicBackend, Outcome
+from strandline.persist.backends.sqlite import SqliteBackend
+from strandline.persist.commit import Prepared
 
 # A shell that runs the tests in the background has them ignore SIGINT, and every child would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -199,6 +201,20 @@ def require(kind: str) -> None:
 def postgres_url() -> str:
     """The URL of a throw-away Postgres that the whole run shares: make a schema of your own in it."""
     return postgres().url
+
+
+@pytest.fixture
+def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many commits each transaction has of the SQLite stores that are opened from now on."""
+    found: list[int] = []
+    run_group = SqliteBackend._commit_group
+
+    def noted(self: SqliteBackend, group: list[Prepared]) -> list[Outcome | BaseException]:
+        found.append(len(group))
+        return run_group(self, group)
+
+    monkeypatch.setattr(SqliteBackend, "_commit_group", noted)
+    return found
 
 
 @pytest.fixture(autouse=True)

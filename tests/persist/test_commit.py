@@ -744,18 +744,10 @@ def test_many_threads_never_block_each_other_for_good() -> None:  # P-BKD-11
 
 
 def test_a_backend_folds_commits_and_a_conflict_of_one_does_not_touch_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, group_sizes: list[int]
 ) -> None:  # P-BKD-11
     from strandline.persist.backends.sqlite import SqliteBackend
 
-    sizes: list[int] = []
-    run_group = SqliteBackend._commit_group
-
-    def noted(self: SqliteBackend, group: list[Prepared]) -> list[Outcome | BaseException]:
-        sizes.append(len(group))
-        return run_group(self, group)
-
-    monkeypatch.setattr(SqliteBackend, "_commit_group", noted)
     with closing(SqliteBackend(tmp_path / "store.db")) as b:
 
         def write(writer: int) -> None:
@@ -772,7 +764,7 @@ def test_a_backend_folds_commits_and_a_conflict_of_one_does_not_touch_the_others
 
         in_threads([partial(write, i) for i in range(8)])
 
-        assert max(sizes) > 1
-        assert sum(sizes) == 8 * 30 * 3
+        assert max(group_sizes) > 1
+        assert sum(group_sizes) == 8 * 30 * 3
         assert {name: last_seq(b, name) for name in streams_all(b)} == {f"s{i}": 30 for i in range(8)}
         assert not kv_has(b, "never")

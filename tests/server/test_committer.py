@@ -13,10 +13,7 @@ import pytest
 
 from strandline.errors import NotStorable, StrandlineError
 from strandline.persist import Append, AtomicBackend, Conflict, Event, ExpectSeq, Put, mem_backend, open_store
-from strandline.persist.backend import Outcome
 from strandline.persist.backends.remote import RemoteBackend
-from strandline.persist.backends.sqlite import SqliteBackend
-from strandline.persist.commit import Prepared
 from strandline.server.committer import Committer
 from strandline.server.stores import one_store
 from tests.server.test_persist_host import ask, hosted
@@ -25,26 +22,14 @@ CALLERS = 30
 
 
 @pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many commits each transaction had."""
-    found: list[int] = []
-    run_group = SqliteBackend._commit_group
-
-    def noted(self: SqliteBackend, group: list[Prepared]) -> list[Outcome | BaseException]:
-        found.append(len(group))
-        return run_group(self, group)
-
-    monkeypatch.setattr(SqliteBackend, "_commit_group", noted)
-    return found
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
 @pytest.fixture
-def url(path: Path, sizes: list[int]) -> Iterator[str]:  # the store is made after its method was changed
+def url(
+    path: Path, group_sizes: list[int]
+) -> Iterator[str]:  # the store is made after its method was changed
     with hosted(one_store(lambda: open_store(path))) as made:
         yield made
 
@@ -66,7 +51,7 @@ def at_once(url: str, commits: list[Any]) -> list[Any]:
 
 
 def test_those_who_come_while_the_store_is_held_share_a_transaction(
-    url: str, path: Path, sizes: list[int]
+    url: str, path: Path, group_sizes: list[int]
 ) -> None:  # P-BKD-11
     commits = [([ExpectSeq(f"s{n}", n % 2)], [Append(f"s{n}", "t", 1, n)]) for n in range(CALLERS)]
     with closing(apsw.Connection(str(path))) as holder:
@@ -77,8 +62,8 @@ def test_those_who_come_while_the_store_is_held_share_a_transaction(
     assert outcomes == [
         Conflict(1, 0, "STALE") if n % 2 else [Event(f"s{n}", 1, "t", 1, n)] for n in range(CALLERS)
     ]
-    assert sum(sizes) == CALLERS
-    assert len(sizes) < CALLERS / 2
+    assert sum(group_sizes) == CALLERS
+    assert len(group_sizes) < CALLERS / 2
 
 
 def test_what_is_wrong_with_one_is_told_to_that_one(url: str) -> None:  # P-BKD-11

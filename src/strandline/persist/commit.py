@@ -11,7 +11,7 @@ A marker, the value under `$once/<scope>/<key>`:
     {"digest": "<sha-256 of the writes without their ats>", "runs": [[stream, first seq, at, count], …]}
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -363,6 +363,20 @@ def marker_runs(events: Sequence[Event]) -> list[list[Storable]]:
             run = [stream, event.seq, at, 1]
             runs.append(run)
     return runs
+
+
+def pointer_runs(rows: Sequence[Row], most: int) -> Iterator[tuple[int, int, Scalar]]:
+    """(index of the first, count, at) of rows that are in the global order one after the other, with the same
+    time; `most` of them at a time."""
+    count = 0
+    for index, row, after in zip(range(len(rows)), rows, [*rows[1:], None], strict=True):
+        if not row[4]:
+            continue
+        count, at = count + 1, row[1]
+        goes_on = after is not None and after[4] and (after[1] is at or is_same_at(after[1], at))
+        if not goes_on or count == most:
+            yield index + 1 - count, count, at
+            count = 0
 
 
 def is_same_at(left: Scalar, right: Scalar) -> bool:

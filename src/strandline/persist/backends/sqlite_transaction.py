@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain, count
+from itertools import chain
 from typing import Any, Final
 
 import apsw
 import orjson
 
 from strandline.errors import StoreUnavailable
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, MAX_RUN, PutText, Row, is_same_at, run_sum
+from strandline.persist.commit import KEPT_COMMIT_MARKERS, MAX_RUN, PutText, Row, pointer_runs, run_sum
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
@@ -242,16 +242,10 @@ class SqliteTransaction:
 
     def _point(self, stream: str, base: int, first: int, rows: Sequence[Row]) -> None:
         """A row for each run of consecutive events with one `at`."""
-        position, length = self.head(GLOBAL)[0], 0
-        for seq, row, after in zip(count(first), rows, [*rows[1:], None], strict=False):
-            if not row[4]:
-                continue
-            position, length, at = position + 1, length + 1, row[1]
-            goes_on = after is not None and after[4] and (after[1] is at or is_same_at(after[1], at))
-            if not goes_on or length == MAX_RUN:
-                sum_ = run_sum(position, stream, seq, at, length)
-                self._pointers.append((position, base + seq, at, sum_))
-                length = 0
+        position = self.head(GLOBAL)[0]
+        for index, length, at in pointer_runs(rows, MAX_RUN):
+            position, seq = position + length, first + index + length - 1
+            self._pointers.append((position, base + seq, at, run_sum(position, stream, seq, at, length)))
         self._set_mark(GLOBAL, position)
 
 

@@ -13,7 +13,7 @@ from strandline.persist.backend import ExpectSeq
 from strandline.persist.backends.postgres.connection import Statement
 from strandline.persist.backends.postgres.pack import TYPES, int_, ints, real, reals, texts
 from strandline.persist.backends.postgres.rows import SEAM, at_columns, split_ats
-from strandline.persist.commit import Prepared, PutText, Row, is_same_at, key_crc, pointer_sum
+from strandline.persist.commit import Prepared, PutText, Row, is_same_at, key_crc, pointer_runs, pointer_sum
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import encode
@@ -183,28 +183,12 @@ def block_query(block: Block, *, patience_ms: int | None = None) -> tuple[Statem
     values["datas"] = texts(datas)
     if not any(flags):
         return _BLOCKS[False, False, is_careful], values
-    places, counts, run_ats = zip(*_runs(ats, flags), strict=True)
+    indexes, counts, run_ats = zip(*pointer_runs(rows, MOST_IN_A_RUN), strict=True)
     at_ints, at_reals, at_texts = split_ats(run_ats)
-    values["run_places"] = ints(places)
+    values["run_places"] = ints([index + 1 for index in indexes])
     values["run_counts"] = ints(counts)
     values["run_crcs"] = ints([pointer_crc(stream, at) for at in run_ats])
     values["run_at_ints"] = ints(at_ints)
     values["run_at_reals"] = reals(at_reals)
     values["run_at_texts"] = texts(at_texts)
     return _BLOCKS[False, True, is_careful], values
-
-
-def _runs(ats: Sequence[Scalar], flags: Sequence[bool]) -> list[tuple[int, int, Scalar]]:
-    """(place, count, at) of events that are in the global order one after the other, with the same time."""
-    runs: list[tuple[int, int, Scalar]] = []
-    first = count = 0
-    for place, (at, flag, following, goes_on) in enumerate(
-        zip(ats, flags, (*ats[1:], ""), (*flags[1:], False), strict=True), 1
-    ):
-        if not flag:
-            continue
-        first, count = (first, count + 1) if count else (place, 1)
-        if not goes_on or count == MOST_IN_A_RUN or not (following is at or is_same_at(following, at)):
-            runs.append((first, count, at))
-            count = 0
-    return runs
