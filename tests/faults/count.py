@@ -36,7 +36,7 @@ def in_another_process(module: str, **arguments: Any) -> Count:
     """Run `main(**arguments)` of a module of this folder in a process of its own."""
     command = [sys.executable, "-m", f"tests.faults.{module}", json.dumps(arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, f"it ended with {done.returncode}: {done.stderr[-4000:]}"
     return Count(**json.loads(done.stdout.splitlines()[-1]))
 
 

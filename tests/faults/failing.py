@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import apsw
+
 from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.persist import append
 from strandline.persist.backends.sqlite import SqliteBackend
@@ -30,6 +32,7 @@ class Ending:
     error: StrandlineError | None = None
     raw: BaseException | None = None
     probed: bool = False  # whether the same store acknowledged another commit after the error
+    left_open: int = 0  # connections that nobody has any more
     trace: list[Op] | None = None
 
 
@@ -55,6 +58,7 @@ def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: b
         except Exception as error:  # noqa: BLE001
             ending.raw = error
     disk.rest()
+    ending.left_open = len(apsw.connections())
     return ending
 
 
@@ -111,6 +115,8 @@ def faults_of(ending: Ending, fault: Fault, course: Course, folder: Path, seed: 
     found = []
     if ending.raw is not None:
         found.append(f"it raised {type(ending.raw).__name__}, which is not ours: {ending.raw}")
+    if ending.left_open:
+        found.append(f"it left {ending.left_open} connections open")
     if isinstance(ending.error, OutcomeUnknown) and ending.probed:
         found.append("it went on after a commit whose outcome it did not know")
     for what, image in images(ending, Random(seed)).items():

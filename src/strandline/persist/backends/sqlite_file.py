@@ -125,13 +125,17 @@ def connect(
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200)
-    timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
-    connection.set_busy_timeout(timeout_ms)
-    connection.setlk_timeout(timeout_ms, 0)  # waits at the lock: fairer to processes
-    connection.pragma("synchronous", synchronous)
-    connection.pragma("secure_delete", "on")  # what is deleted is zeroed, so that erased data leaves the file
-    connection.pragma("cache_size", -16_000)
-    connection.pragma("wal_autocheckpoint", _PAGES_A_CHECKPOINT)
+    try:
+        timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
+        connection.set_busy_timeout(timeout_ms)
+        connection.setlk_timeout(timeout_ms, 0)  # waits at the lock: fairer to processes
+        connection.pragma("synchronous", synchronous)
+        connection.pragma("secure_delete", "on")  # what is deleted is zeroed: erased data leaves the file
+        connection.pragma("cache_size", -16_000)
+        connection.pragma("wal_autocheckpoint", _PAGES_A_CHECKPOINT)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
