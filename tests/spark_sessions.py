@@ -12,8 +12,8 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,7 +21,7 @@ from zlib import crc32
 
 import pytest
 
-from strandline.lake.connect import CONNECT_MODE, open_session
+from strandline.lake.connect import CONNECT_MODE, new_session, open_session
 from strandline.lake.settings import LakeSettings, SparkSettings
 from strandline.lake.spark import end_idle_sessions, is_connect, start_spark, stop_spark
 
@@ -157,6 +157,18 @@ def connect_spark(_connect_session: "SparkSession", monkeypatch: pytest.MonkeyPa
     """The Connect session of the run. While a test has it, `pyspark.sql.functions` are those of Connect."""
     monkeypatch.setenv(CONNECT_MODE, "1")
     return _connect_session
+
+
+@contextmanager
+def lake_session(server: ConnectServer, conf: Mapping[str, str]) -> "Iterator[SparkSession]":
+    """A session on the server, with the catalog of another lake than the server's own."""
+    session = new_session(server.remote)
+    try:
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        yield session
+    finally:
+        session.stop()
 
 
 @pytest.fixture(params=KINDS)

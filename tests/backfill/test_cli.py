@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,10 +14,7 @@ from strandline.lake.connect import CONNECT_MODE
 from strandline.node import Node
 from strandline.pipeline.config import FILE_NAME, load_config
 from tests.backfill.rig import parquet_of
-from tests.spark_sessions import ConnectServer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.spark_sessions import ConnectServer, lake_session
 
 SAMPLES = Path(__file__).with_name("transcripts")
 SETTINGS = f"""version = 1
@@ -48,15 +45,10 @@ def home(tmp_path: Path, connect_server: ConnectServer, monkeypatch: pytest.Monk
     folder.mkdir()
     (folder / FILE_NAME).write_text(SETTINGS)
     monkeypatch.setenv(CONNECT_MODE, "1")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    builder: Any = ConnectSession.builder
-    opened: SparkSession = builder.remote(connect_server.remote).create()
-    for key, value in catalog_conf(load_config(folder / FILE_NAME).lake_settings()).items():
-        opened.conf.set(key, value)
-    monkeypatch.setattr(Node, "spark", opened)
-    yield folder
-    opened.stop()
+    conf = catalog_conf(load_config(folder / FILE_NAME).lake_settings())
+    with lake_session(connect_server, conf) as opened:
+        monkeypatch.setattr(Node, "spark", opened)
+        yield folder
 
 
 def run(home: Path, *args: str, expect: int = 0) -> Result:

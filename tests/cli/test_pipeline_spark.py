@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +18,7 @@ from strandline.lake.connect import CONNECT_MODE
 from strandline.node import Node
 from strandline.pipeline.config import FILE_NAME, load_config
 from tests.cli.terminal import on_terminal
-from tests.spark_sessions import ConnectServer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.spark_sessions import ConnectServer, lake_session
 
 
 @pytest.fixture
@@ -31,15 +28,10 @@ def home(tmp_path: Path, connect_server: ConnectServer, monkeypatch: pytest.Monk
     folder = tmp_path / "node"
     assert CliRunner().invoke(cli, ["init", str(folder)]).exit_code == 0
     monkeypatch.setenv(CONNECT_MODE, "1")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    builder: Any = ConnectSession.builder
-    opened: SparkSession = builder.remote(connect_server.remote).create()
-    for key, value in catalog_conf(load_config(folder / FILE_NAME).lake_settings()).items():
-        opened.conf.set(key, value)
-    monkeypatch.setattr(Node, "spark", opened)
-    yield folder
-    opened.stop()
+    conf = catalog_conf(load_config(folder / FILE_NAME).lake_settings())
+    with lake_session(connect_server, conf) as opened:
+        monkeypatch.setattr(Node, "spark", opened)
+        yield folder
 
 
 DATASET = "events"

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -19,10 +19,7 @@ from strandline.node import Node, open_node
 from strandline.pipeline.config import FILE_NAME, load_config
 from strandline.pipeline.lease import take_lease
 from tests.server.receivers import Sender, receiving
-from tests.spark_sessions import ConnectServer, free_port
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.spark_sessions import ConnectServer, free_port, lake_session
 
 ARCHIVE = '[sinks.archive]\ntype = "blob"\ndestination = "local"\ndir = "archive"\nencoder = "jsonl"\n'
 
@@ -40,15 +37,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def home(bare: Path, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A node, whose commands find Spark started."""
     monkeypatch.setenv(CONNECT_MODE, "1")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    builder: Any = ConnectSession.builder
-    opened: SparkSession = builder.remote(connect_server.remote).create()
-    for key, value in catalog_conf(load_config(bare / FILE_NAME).lake_settings()).items():
-        opened.conf.set(key, value)
-    monkeypatch.setattr(Node, "spark", opened)
-    yield bare
-    opened.stop()
+    conf = catalog_conf(load_config(bare / FILE_NAME).lake_settings())
+    with lake_session(connect_server, conf) as opened:
+        monkeypatch.setattr(Node, "spark", opened)
+        yield bare
 
 
 def configure(home: Path, *sections: str) -> None:

@@ -33,7 +33,7 @@ from strandline.persist import read
 from strandline.pipeline.visible import visible
 from strandline.ranges import Range
 from tests.crash.pipeline_child import Ahead, frame, pairs
-from tests.spark_sessions import ConnectServer
+from tests.spark_sessions import ConnectServer, lake_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -458,31 +458,12 @@ class Case:
         return self.oracle.check(node)
 
 
-_ended: Final[list[Any]] = []  # as in strandline.lake.spark: none is ever collected
-
-
-@contextmanager
-def lake_session(server: ConnectServer, lake: LakeSettings) -> "Iterator[SparkSession]":
-    """A session on the server, with another lake than the server's own."""
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    builder: Any = ConnectSession.builder
-    session: SparkSession = builder.remote(server.remote).create()
-    _ended.append(session)
-    try:
-        for key, value in session_conf(lake).items():
-            session.conf.set(key, value)
-        yield session
-    finally:
-        session.stop()
-
-
 @pytest.fixture
 def case(nursery: Nursery, connect_server: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
     """A case whose first child is warm."""
     monkeypatch.setenv(CONNECT_MODE, "1")
     warm = nursery.take()
-    with warm, lake_session(connect_server, lake_of(warm.home)) as session:
+    with warm, lake_session(connect_server, session_conf(lake_of(warm.home))) as session:
         yield Case(nursery, warm.home, session, warm)
 
 
@@ -493,5 +474,5 @@ def classic_case(
     """A case whose children run Spark in their own process, with a Java beside it."""
     monkeypatch.setenv(CONNECT_MODE, "1")
     home = nursery.home(is_classic=True)
-    with lake_session(connect_server, lake_of(home)) as session:
+    with lake_session(connect_server, session_conf(lake_of(home))) as session:
         yield Case(nursery, home, session)

@@ -20,9 +20,9 @@ from strandline.persist import blob_store
 from strandline.pipeline import archive
 from strandline.pipeline.archive import past_events
 from tests.crash.keeping_case import DAY_S, SETTINGS, Books
-from tests.crash.pipeline_case import DATASET, Case, Nursery, lake_of, lake_session
+from tests.crash.pipeline_case import DATASET, Case, Nursery, lake_of, session_conf
 from tests.crash.pipeline_child import ACTS
-from tests.spark_sessions import ConnectServer
+from tests.spark_sessions import ConnectServer, lake_session
 
 SWEEP_STEPS: Final = ("sweep.doomed", "sweep.bytes", "sweep.removed", "sweep.walked")
 STRAY_STEPS: Final = ("sweep.marked", "sweep.stray_doomed", "sweep.stray_bytes")
@@ -55,7 +55,7 @@ def old_node(
     home = nursery.home(max_rows=10_000)
     with (home / "strandline.toml").open("a") as file:
         file.write(SETTINGS.replace("max_object_rows = 2", "max_object_rows = 200"))
-    with lake_session(connect_server, lake_of(home)) as session:
+    with lake_session(connect_server, session_conf(lake_of(home))) as session:
         books = Books(Case(nursery, home, session))
         with books.case.node() as node:
             for each in range(APPEND_COUNT):

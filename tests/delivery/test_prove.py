@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import pytest
@@ -39,10 +39,7 @@ from tests.delivery.tampering import changing, tampered
 from tests.delivery.test_run import TERMS, land, run
 from tests.delivery.test_verify import SENDER, TellingBucketSink
 from tests.pipeline.simulation import DATASET, TableRow, World, flushes, produce
-from tests.spark_sessions import ConnectServer
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.spark_sessions import ConnectServer, lake_session
 
 ANSWERS = [
     None,
@@ -390,15 +387,10 @@ def home(tmp_path: Path, connect_server: ConnectServer, monkeypatch: pytest.Monk
     with (folder / FILE_NAME).open("a") as file:
         file.write('\n[sinks.archive]\ntype = "blob"\ndestination = "local"\ndir = "archive"\n')
     monkeypatch.setenv(CONNECT_MODE, "1")
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-
-    builder: Any = ConnectSession.builder
-    opened: SparkSession = builder.remote(connect_server.remote).create()
-    for key, value in catalog_conf(load_config(folder / FILE_NAME).lake_settings()).items():
-        opened.conf.set(key, value)
-    monkeypatch.setattr(Node, "spark", opened)
-    yield folder
-    opened.stop()
+    conf = catalog_conf(load_config(folder / FILE_NAME).lake_settings())
+    with lake_session(connect_server, conf) as opened:
+        monkeypatch.setattr(Node, "spark", opened)
+        yield folder
 
 
 def command(home: Path, *args: str, stdin: str = "", expect: int = 0) -> list[Any]:

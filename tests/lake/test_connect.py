@@ -1,7 +1,9 @@
 """Sessions on a Connect server, and what is refused before one is used."""
 
+import gc
 import pickle
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,11 @@ from strandline.lake.connect import (
     ExecutorsDiffer,
     SparkUnreachable,
     check_executors,
+    close_session,
     open_session,
 )
 from strandline.lake.settings import SparkSettings
+from strandline.lake.spark import own_session
 from tests.lake.test_spark import told_by
 from tests.spark_sessions import ConnectServer
 
@@ -31,6 +35,19 @@ def test_start_spark_gives_a_session_of_the_server(connect_server: ConnectServer
         "connect: True, slots: 2, same: True",
         "again: 3",
     ]
+
+
+def test_no_session_is_left_to_the_collector(
+    connect_server: ConnectServer, connect_spark: SparkSession
+) -> None:  # it could wait for ever in pyspark's own lock
+    session = open_with(connect_server)
+    ended = [weakref.ref(session), weakref.ref(own_session(session))]
+    close_session(session)
+
+    del session
+    gc.collect()
+
+    assert None not in [each() for each in ended]
 
 
 def test_a_server_that_caches_its_catalog_is_refused(

@@ -10,9 +10,9 @@ import pytest
 
 from strandline.lake.connect import CONNECT_MODE
 from strandline.node import open_node
-from tests.crash.pipeline_case import DATASET, Case, Child, Nursery, lake_of, lake_session
+from tests.crash.pipeline_case import DATASET, Case, Child, Nursery, lake_of, session_conf
 from tests.crash.pipeline_child import load_some, read_until
-from tests.spark_sessions import ConnectServer
+from tests.spark_sessions import ConnectServer, lake_session
 
 SOURCE: Final = "web-1"
 FIRST: Final = {"key": "first", "n": 0}
@@ -28,7 +28,8 @@ def crowd(nursery: Nursery, connect_server: ConnectServer, monkeypatch: pytest.M
     """A node for many, on SQLite."""
     monkeypatch.setenv(CONNECT_MODE, "1")
     home = nursery.home(max_rows=MAX_ROWS)
-    with nursery.child(home).await_warm() as warm, lake_session(connect_server, lake_of(home)) as session:
+    conf = session_conf(lake_of(home))
+    with nursery.child(home).await_warm() as warm, lake_session(connect_server, conf) as session:
         yield Case(nursery, home, session, warm)
 
 

@@ -24,6 +24,10 @@ REACH_S: Final = 10
 MOST_SLOTS: Final = 100_000
 CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"  # has pyspark.sql.functions make columns for Connect
 
+# A session that the collector ends takes a lock of pyspark's and waits for threads, which may want that lock
+# or have been interrupted by the collector themselves: for ever. So none is ever collected.
+_kept: "Final[list[SparkSession]]" = []
+
 
 class SparkUnreachable(UnavailableError):
     """No Spark Connect server answers at the address."""
@@ -67,6 +71,7 @@ def clone(session: "SparkSession") -> "SparkSession":
     """A session of its own on the server, with the conf that this one has."""
     connected: Any = session  # classic sessions, which the type knows, have no cloneSession
     cloned: SparkSession = connected.cloneSession()
+    _kept.append(cloned)
     _bound_retries(cloned)
     return cloned
 
@@ -119,7 +124,7 @@ def address(remote: str) -> str:
 def open_session(remote: str, spark: SparkSettings) -> "SparkSession":
     """A session on the server at `remote`, checked; it is closed if something is wrong with it."""
     _reach(remote)
-    session = _connect(remote)
+    session = new_session(remote)
     try:
         _configure(session, spark)
         if not spark.is_own:
@@ -149,7 +154,8 @@ def _reach(remote: str) -> None:
         raise SparkUnreachable(address(remote), str(error)) from error
 
 
-def _connect(remote: str) -> "SparkSession":
+def new_session(remote: str) -> "SparkSession":
+    """A session on the server, as it is."""
     try:
         from pyspark.sql.connect.session import SparkSession as ConnectSession
     except ImportError as error:
@@ -160,6 +166,7 @@ def _connect(remote: str) -> "SparkSession":
     os.environ[CONNECT_MODE] = "1"
     builder: Any = ConnectSession.builder
     session: SparkSession = builder.remote(remote).create()
+    _kept.append(session)
     _bound_retries(session)
     return session
 

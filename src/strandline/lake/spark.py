@@ -41,10 +41,6 @@ class _Started:
 _lock: Final = threading.Lock()
 _started: Final[list[_Started]] = []  # at most one
 
-
-# On Connect a session that the collector ends takes a lock that the thread it interrupts may hold, and waits
-# for ever. So none is ever collected.
-_kept: "list[SparkSession]" = []
 _idle: "dict[SparkSession, list[SparkSession]]" = {}
 
 
@@ -110,9 +106,7 @@ def is_connect(session: "SparkSession") -> bool:
 def own_session(session: "SparkSession") -> "SparkSession":
     """A session of its own on the same Spark: what is set on it (`spark.wap.id`) nobody else sees."""
     if is_connect(session):
-        own = connect.clone(session)
-        _kept.append(own)
-        return own
+        return connect.clone(session)
     own = session.newSession()  # it has the settings that Spark was started with, not those of `session`
     for key, value in session.conf.getAll.items():
         if key.startswith(CATALOG_KEY):
