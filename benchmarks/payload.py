@@ -6,7 +6,7 @@ from typing import Any, Final
 
 STREAM: Final = "order-1"
 TYPE: Final = "line-added"
-BATCHES: Final = 5
+BATCHES: Final = 20  # several copies of the log back into the file fall into each round, for all alike
 
 
 def payload(number: int) -> dict[str, Any]:

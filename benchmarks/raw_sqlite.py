@@ -16,7 +16,7 @@ import orjson
 from benchmarks.payload import STREAM, TYPE
 from strandline.persist.backends.sqlite_file import open_file
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS
-from strandline.persist.commit import event_crc, key_crc, pointer_sum
+from strandline.persist.block import event_crc, key_crc, pointer_sum
 
 _SCHEMA = """
 CREATE TABLE events (position INTEGER PRIMARY KEY, stream TEXT NOT NULL, seq INTEGER NOT NULL,

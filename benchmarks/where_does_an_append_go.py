@@ -23,9 +23,10 @@ from strandline.persist.backend import Commit
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite_file import open_file
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS
-from strandline.persist.commit import event_crc, prepare
+from strandline.persist.block import event_crc
 from strandline.persist.durable import commit_of
 from strandline.persist.event import make_event
+from strandline.persist.prepare import prepare
 from strandline.persist.value import is_plain
 from strandline.persist.wire import commit_body
 from strandline.server.requests import read_request

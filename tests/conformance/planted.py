@@ -5,7 +5,7 @@ too.
 import os
 import sys
 import time
-from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from strandline.conformance.suites.workers import in_processes
 from strandline.persist import append
 from strandline.persist.backend import Backend
 from strandline.persist.backends.memory import MemoryBackend
-from strandline.persist.commit import Row
+from strandline.persist.block import Block
 
 
 class ForgetsTheMark(MemoryBackend):
@@ -33,8 +33,12 @@ class ForgetsTheMark(MemoryBackend):
 class LosesHalfABatch(MemoryBackend):
     """A block of several loses its second half, mark and all."""
 
-    def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
-        super().add(stream, first, rows if len(rows) < 4 else rows[: len(rows) // 2])
+    def add(self, block: Block, first: int) -> None:
+        half = deepcopy(block)
+        if len(block) >= 4:
+            for column in (half.types, half.ats, half.texts, half.crcs, half.globally):
+                del column[len(block) // 2 :]
+        super().add(half, first)
 
 
 class Hangs(MemoryBackend):

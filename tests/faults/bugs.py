@@ -230,8 +230,8 @@ BUGS: Final = (
     Bug(
         "an expectation is looked at before the stream is locked",
         f"{PERSIST}/backends/postgres/block.py",
-        'where %(expected)b is null or s.last_seq = %(expected)b"',
-        'where %(expected)b is null or (select last_seq from stream where name = %(stream)b) = %(expected)b"',
+        "and s.last_seq = %(expected)b and",
+        "and (select last_seq from stream where name = %(stream)b) = %(expected)b and",
         "tests/persist/backends/test_postgres_edges.py -k once_the_stream_is_locked",
     ),
     Bug(

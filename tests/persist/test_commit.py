@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strandline.errors import NotFoundError, NotStorable, OutcomeUnknown, ReservedName, UsageError
 from strandline.persist import (
@@ -41,8 +43,9 @@ from strandline.persist import (
 )
 from strandline.persist.backend import Expectation, Once, Outcome, Write
 from strandline.persist.backends import memory, sqlite_transaction
-from strandline.persist.commit import Prepared, prepare
+from strandline.persist.block import Block, pointer_runs
 from strandline.persist.group_commit import GroupCommit
+from strandline.persist.prepare import Prepared, _prepare_each, prepare
 from strandline.persist.value import MAX_COMMIT_BYTES
 from tests.conftest import KINDS, as_any, open_backend
 
@@ -586,6 +589,37 @@ def test_those_who_come_while_the_disk_is_busy_form_one_group() -> None:  # P-BK
 
     assert disk.groups == [["leader"], [*range(9)]]
     assert outcomes == {name: answer(name) for name in ["leader", *range(9)]}
+
+
+ALIKE: dict[str, list[Any]] = {"stream": ["a"], "type": ["t"], "globally": [True]}
+APART: dict[str, list[Any]] = {"stream": ["a", "b"], "type": ["t", "u"], "globally": [True, False]}
+TIMES: list[list[Any]] = [[1], [10**6], [1, 1.0], [0, 0.0, -0.0], ["1", 1], [1, 2]]
+
+
+@given(
+    st.data(),
+    st.sampled_from([ALIKE, APART, *[ALIKE | {k: APART[k]} for k in APART]]),
+    st.sampled_from(TIMES),
+)
+def test_a_batch_is_prepared_by_columns_as_it_is_event_by_event(
+    data: st.DataObject, pools: dict[str, list[Any]], times: list[Any]
+) -> None:  # P-BKD-9, P-BKD-10
+    fields = {name: st.sampled_from(pool) for name, pool in pools.items()}
+    appends = st.builds(Append, **fields, at=st.sampled_from(times), data=st.integers() | st.text())
+    writes = data.draw(st.lists(appends, min_size=2, max_size=12))
+
+    made = prepare([], writes, ("$commit", "k"))
+
+    steps, size, digest = _prepare_each(writes, True)
+    assert (made.size, made.digest, len(made.steps)) == (size, digest, len(steps))
+    for ours, theirs in zip(made.steps, steps, strict=True):
+        assert isinstance(ours, Block)
+        assert isinstance(theirs, Block)
+        assert repr((ours.stream, ours.types, ours.ats, ours.texts, ours.crcs, ours.globally)) == repr(
+            (theirs.stream, theirs.types, theirs.ats, theirs.texts, theirs.crcs, theirs.globally)
+        )
+        assert list(pointer_runs(ours, 5)) == list(pointer_runs(theirs, 5))
+        assert (ours.is_of_one_type, ours.is_at_once) == (theirs.is_of_one_type, theirs.is_at_once)
 
 
 def test_no_answer_is_given_before_the_groups_transaction_is_durable() -> None:  # P-BKD-11

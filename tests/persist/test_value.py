@@ -6,6 +6,7 @@ import enum
 import json
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from strandline.persist.value import (
     decode,
     encode,
     encode_wire,
+    encoder_of,
     is_within,
     same,
 )
@@ -193,6 +195,7 @@ def test_what_json_lacks_has_a_form_of_its_own(value: Any, text: str) -> None:  
     assert typed(decode(text)) == typed(value)
 
 
+MANY = [("t", 1, {"n": n, "of": ["it", {"price": 1.5}]}) for n in range(20)]
 NOT_STORABLE = {
     "bytes": (b"x", "value is of type builtins.bytes"),
     "bytes inside": ({"a": [1, b"x"]}, "value['a'][1] is of type builtins.bytes"),
@@ -244,11 +247,59 @@ def test_what_cannot_come_back_is_refused_with_its_place_and_nothing_is_written(
         kv_put(b, "k", value)
     with pytest.raises(NotStorable):
         append_batch(b, "s", [("t", 1, {}), ("t", 1, value), ("t", 1, {})])
+    with pytest.raises(NotStorable) as refused_among_many:
+        append_batch(b, "s", [*MANY, ("t", 1, value), *MANY])
 
     assert place in refused.value.message
+    assert refused_among_many.value.message == refused.value.message
     assert refused.value.hint
     assert isinstance(refused.value, ValueError)
     assert (streams_all(b), kv_keys_all(b)) == ([], [])
+
+
+UNUSUAL = st.sampled_from(
+    [
+        math.nan,
+        2**53,
+        2**64,
+        -(2**63),
+        1e16,
+        1e-5,
+        -0.0,
+        (1,),
+        b"",
+        Text("a"),
+        {1: 2},
+        {None: 1},
+        {Text("a"): 1},
+    ]
+)
+
+
+@given(st.lists(VALUES | st.recursive(UNUSUAL | LEAVES, nested, max_leaves=6), min_size=8, max_size=20))
+def test_values_are_written_or_refused_among_many_as_each_is_alone(values: list[Any]) -> None:
+    among_many = encoder_of(values)  # P-VAL-3, P-VAL-6
+
+    assert [outcome(among_many, value) for value in values] == [outcome(encode, value) for value in values]
+
+
+def outcome(encoder: Callable[[Any], bytes], value: Any) -> bytes | str:
+    try:
+        return encoder(value)
+    except NotStorable as refused:
+        return refused.message
+
+
+def test_limits_hold_among_many_too() -> None:  # P-OPS-4
+    endless: list[Any] = []
+    endless.append(endless)
+    for value in (deep(101, "list"), deep(101, "dict"), endless, "x" * (MAX_VALUE_BYTES - 1)):
+        with pytest.raises(NotStorable):
+            append_batch(open_store(), "s", [*MANY, ("t", 1, value)])
+
+    stored = append_batch(open_store(), "s", [*MANY, ("t", 1, deep(100, "dict"))])
+
+    assert len(stored) == 21
 
 
 def deep(levels: int, kind: str) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from strandline.errors import OutcomeUnknown
 from strandline.persist.backend import Once, Outcome
-from strandline.persist.commit import Prepared
+from strandline.persist.prepare import Prepared
 from strandline.persist.value import MAX_COMMIT_BYTES
 
 

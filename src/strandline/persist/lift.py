@@ -23,8 +23,10 @@ from strandline.persist.backend import (
     StreamHead,
     Write,
 )
-from strandline.persist.commit import PutText, Row, decide, prepare
+from strandline.persist.block import Block, PutText
+from strandline.persist.commit import decide
 from strandline.persist.event import Compacted, Event, Scalar, Storable
+from strandline.persist.prepare import prepare
 from strandline.persist.reserved import GLOBAL
 from strandline.persist.value import MAX_SEQ, check_limit, decode, encode, is_within
 
@@ -77,14 +79,14 @@ class LiftedBackend:
         event = self.event_at(stream, seq)
         return (event.type, event.at, encode(event.data).decode()) if event else None
 
-    def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
-        for seq, row in enumerate(rows, first):
-            self.basic.append(stream, Event(stream, seq, row.type, row.at, decode(row.text)))
-            if row.globally:
+    def add(self, block: Block, first: int) -> None:
+        stream = block.stream
+        columns = zip(block.types, block.ats, block.texts, block.globally, strict=True)
+        for seq, (type_, at, text, is_global) in enumerate(columns, first):
+            self.basic.append(stream, Event(stream, seq, type_, at, decode(text)))
+            if is_global:
                 pointer = {"stream": stream, "seq": seq}
-                self.basic.append(
-                    GLOBAL, Event(GLOBAL, self.last_seq(GLOBAL) + 1, "pointer", row.at, pointer)
-                )
+                self.basic.append(GLOBAL, Event(GLOBAL, self.last_seq(GLOBAL) + 1, "pointer", at, pointer))
 
     def put(self, step: PutText) -> None:
         self.basic.kv_put(step.key, decode(step.text))

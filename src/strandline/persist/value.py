@@ -13,10 +13,13 @@ ensure_ascii=False)` writes it. What JSON lacks is a mapping with one `$` key:
 
 orjson writes the same bytes and is several times quicker, but it also writes what we must refuse (NaN as
 null, a tuple as a list) and floats with an exponent in another form. So a quick walk lets orjson write what
-is plain, and a second one refuses the rest or rewrites it.
+is plain, and a second one refuses the rest or rewrites it. Of many values the quick walk goes through all at
+once, level by level.
 """
 
 import json
+from collections.abc import Callable, Sequence
+from gc import get_referents
 from math import isfinite
 from typing import Any, Final
 
@@ -37,6 +40,13 @@ MAX_DEPTH: Final = 100
 _LOW: Final = -(2**63)
 _WIRE_DEPTH: Final = -12  # a request nests a value in lists and mappings of its own
 _PLAIN: Final = frozenset({str, bool, type(None)})
+_CONTAINERS: Final = frozenset({dict, list})
+_JSON: Final = _PLAIN | _CONTAINERS | {int, float}
+_MANY: Final = 8  # from so many values on it is quicker to walk through all at once
+_DOLLAR: Final = ord("$")  # one byte is found much sooner than three
+_MOST_AT_ONCE: Final = 1_000_000
+_SORTED: Final = orjson.OPT_SORT_KEYS
+_STRICT: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER  # no int beyond 53 bits
 # The fields of the first-class values, and of which types each may be; of none: of any that is storable.
 _SPECIAL: Final[dict[type, dict[str, tuple[type, ...]]]] = {
     Event: {"stream": (str,), "seq": (int,), "type": (str,), "at": (int, float, str), "data": ()},
@@ -58,6 +68,22 @@ def encode(value: Storable) -> bytes:
     return text
 
 
+def encoder_of(values: Sequence[Storable]) -> Callable[[Storable], bytes]:
+    """`encode` for these values, or what gives the same for them in less time."""
+    return _encode_plain if len(values) >= _MANY and are_plain(values) else encode
+
+
+def _encode_plain(value: Storable) -> bytes:
+    """What are_plain lets pass."""
+    try:
+        text = orjson.dumps(value, None, _STRICT)
+    except orjson.JSONEncodeError:
+        return encode(value)
+    if (_DOLLAR in text and b'{"$' in text) or len(text) > MAX_VALUE_BYTES:
+        return encode(value)
+    return text
+
+
 def encode_wire(message: Any) -> bytes:
     """A request or an answer: the same encoding, in which ABSENT may stand, without the size limit of one
     value."""
@@ -67,8 +93,9 @@ def encode_wire(message: Any) -> bytes:
 def decode(text: str | bytes) -> Storable:
     """The value that `encode` was given; a ValueError for text that it never wrote."""
     value = orjson.loads(text)
-    # A quote inside a JSON string is escaped, so these three characters can only open a mapping.
-    if ('{"$' in text) if isinstance(text, str) else (b'{"$' in text):
+    # A quote inside a JSON string is escaped, so these three characters can only open a mapping. One alone is
+    # found much sooner.
+    if ("$" in text and '{"$' in text) if isinstance(text, str) else (_DOLLAR in text and b'{"$' in text):
         return _revive(value)
     return value
 
@@ -150,11 +177,11 @@ def _check_unusual_name(what: str, name: object, most: int) -> str:
 def _encode(value: Any, depth: int) -> bytes:
     try:
         if is_plain(value, depth):
-            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+            return orjson.dumps(value, None, _SORTED)
         exponents: list[float] = []
         made = _rewrite(value, depth, exponents)
         if not exponents:
-            return orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
+            return orjson.dumps(made, None, _SORTED)
         return json.dumps(made, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     except (_Refused, orjson.JSONEncodeError, UnicodeEncodeError) as error:
         raise NotStorable(
@@ -199,6 +226,28 @@ def is_plain(value: Any, depth: int) -> bool:
                 return False
         return True
     return _is_plain_scalar(value)
+
+
+def are_plain(values: Sequence[Any]) -> bool:
+    """Whether is_plain holds for all, but for what the bytes show: ints beyond 64 bits, and mappings whose
+    only key starts with $. The types of a whole level are looked at in C, at a third of the price of a walk.
+
+    What an object refers to is what its type tells the garbage collector: of a list what is in it, of a dict
+    the same, without its keys if all are of type str. Nothing else is asked: its type is refused before.
+    """
+    level = values
+    for _ in range(MAX_DEPTH + 1):
+        kinds = set(map(type, level))
+        if not kinds <= _JSON or len(level) > _MOST_AT_ONCE:
+            return False
+        if float in kinds:
+            for item in level:
+                if type(item) is float and not 1e-4 <= item < 1e16 and not _is_plain_scalar(item):
+                    return False
+        if kinds.isdisjoint(_CONTAINERS):
+            return True
+        level = get_referents(*level)
+    return False
 
 
 def _is_plain_scalar(value: Any) -> bool:

@@ -21,8 +21,10 @@ from typing import Any, Final
 
 from strandline.errors import KINDS, OutcomeUnknown, ProtocolError, StrandlineError, UsageError, rebuild_error
 from strandline.persist.backend import Delete, ExpectSeq, Outcome, Redact, Truncate
-from strandline.persist.commit import Prepared, PutText, Repeated, Row, events_of, marker_runs
+from strandline.persist.block import Block, PutText
+from strandline.persist.commit import Repeated, events_of, marker_runs
 from strandline.persist.event import Compacted, Conflict, Event
+from strandline.persist.prepare import Prepared
 from strandline.persist.value import decode, encode_wire
 
 PATH: Final = "/v1/persist"
@@ -173,8 +175,8 @@ def _write_texts(prepared: Prepared) -> Iterable[str]:
     for step in prepared.steps:
         if isinstance(step, PutText):
             yield f'["put",{_text(step.key)},{step.text}]'
-        elif isinstance(step, tuple):
-            yield from _append_texts(*step)
+        elif isinstance(step, Block):
+            yield from _append_texts(step)
         elif type(step) is Delete:
             yield _text(["delete", step.key])
         elif type(step) is Truncate:
@@ -183,13 +185,14 @@ def _write_texts(prepared: Prepared) -> Iterable[str]:
             yield _text(["redact", step.stream, step.seq, list(step.path)])
 
 
-def _append_texts(stream: str, rows: Sequence[Row]) -> Iterator[str]:
-    start, type_, at, before = f'["append",{_text(stream)},', None, None, ""
-    for row in rows:
-        if row[0] is not type_ or row[1] is not at:  # most have both in common with the one before
-            type_, at = row[0], row[1]
+def _append_texts(block: Block) -> Iterator[str]:
+    start, before = f'["append",{_text(block.stream)},', ""
+    last_type, last_at = None, None
+    for type_, at, text, is_global in zip(block.types, block.ats, block.texts, block.globally, strict=True):
+        if type_ is not last_type or at is not last_at:  # most have both in common with the one before
+            last_type, last_at = type_, at
             before = f"{start}{_text(type_)},{_text(at)},"
-        yield f"{before}{row[2]},true]" if row[4] else f"{before}{row[2]},false]"
+        yield f"{before}{text},true]" if is_global else f"{before}{text},false]"
 
 
 def _text(value: Any) -> str:

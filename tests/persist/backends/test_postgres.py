@@ -47,8 +47,8 @@ from strandline.persist.backend import (
     Write,
 )
 from strandline.persist.backends.postgres import PostgresBackend, backend, sweep
-from strandline.persist.commit import prepare
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar
+from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ
 from tests.conftest import UNSYNCED
 

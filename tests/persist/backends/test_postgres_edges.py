@@ -18,8 +18,8 @@ from strandline.persist import mem_backend
 from strandline.persist.backend import Append, ExpectKey, ExpectSeq, Put, Truncate, Write
 from strandline.persist.backends.postgres import PostgresBackend, backend, read
 from strandline.persist.backends.postgres.bell import Bell
-from strandline.persist.commit import prepare
 from strandline.persist.event import Conflict, Event
+from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ
 
 Opened = Callable[..., PostgresBackend]
@@ -149,8 +149,8 @@ def test_who_waits_too_long_is_told_and_nothing_of_it_is_written(opened: Opened,
 
 def test_one_that_cannot_be_sent_fails_alone(b: PostgresBackend) -> None:  # P-BKD-11
     group = [prepare([], [append("s", n)]) for n in range(5)]
-    rows: Any = group[3].steps[0]
-    rows[1][0] = rows[1][0]._replace(at=2**70)
+    block: Any = group[3].steps[0]
+    block.ats[0] = 2**70
 
     outcomes = b._run(group)
 
@@ -183,8 +183,8 @@ def test_a_server_that_goes_while_a_group_is_parted_fails_only_the_parts_that_ar
     b: PostgresBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # P-BKD-11
     group = [prepare([], [append("s", n)]) for n in range(4)]
-    rows: Any = group[1].steps[0]
-    rows[1][0] = rows[1][0]._replace(at=2**70)
+    block: Any = group[1].steps[0]
+    block.ats[0] = 2**70
     call = PostgresBackend._call
 
     def gone_at_the_end(store: PostgresBackend, prepareds: Any, *given: Any) -> Any:

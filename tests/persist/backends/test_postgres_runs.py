@@ -12,7 +12,7 @@ from strandline.errors import StoreUnavailable
 from strandline.persist.backend import Append, Put
 from strandline.persist.backends.postgres import PostgresBackend, backend, portable, transaction
 from strandline.persist.backends.postgres import schema as schema_module
-from strandline.persist.commit import pointer_sum
+from strandline.persist.block import pointer_sum
 from tests.conftest import as_any
 
 Opened = Callable[[], PostgresBackend]

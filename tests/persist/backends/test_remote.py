@@ -82,8 +82,8 @@ from strandline.persist import commit as commit_facet
 from strandline.persist.backend import Expectation, Write
 from strandline.persist.backends import remote
 from strandline.persist.backends.remote import RemoteBackend
-from strandline.persist.commit import prepare
 from strandline.persist.durable import req_commit
+from strandline.persist.prepare import prepare
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.upkeep import backup, restore, stats, verify
 from strandline.persist.value import MAX_VALUE_BYTES, encode_wire

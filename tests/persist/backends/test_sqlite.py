@@ -77,7 +77,7 @@ from strandline.persist.backends import sqlite, sqlite_file, sqlite_read
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite_file import APPLICATION_ID, connect, refuse_affected_library
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
-from strandline.persist.commit import prepare
+from strandline.persist.prepare import prepare
 from tests.conftest import as_any
 
 WAIT_S = 30

@@ -8,29 +8,21 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 from strandline.errors import EventCorrupt, UsageError
 from strandline.persist.audit import audit, quarantine_writes, refuse_unless_empty
 from strandline.persist.backend import Damage, Expectation, Once, Outcome, Record, StreamHead, Write
-from strandline.persist.commit import (
-    KEPT_COMMIT_MARKERS,
-    PutText,
-    Row,
-    append_with_seq,
-    decide,
-    event_crc,
-    key_crc,
-    pointer_sum,
-    prepare,
-    put_text,
-    row_of,
-)
+from strandline.persist.block import Block, PutText, event_crc, key_crc, pointer_sum, put_text
+from strandline.persist.commit import KEPT_COMMIT_MARKERS, append_with_seq, decide
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
+from strandline.persist.prepare import prepare
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, LINEAGE, ONCE, reserved_prefix
-from strandline.persist.value import MAX_SEQ, check_key, check_limit, decode, is_within
+from strandline.persist.value import MAX_SEQ, check_key, check_limit, decode, encode, is_within
 
 FORMAT = 1
+
+_Row: TypeAlias = tuple[str, Scalar, str, int]  # type, at, text, checksum
 
 
 class _Stream:
@@ -39,7 +31,7 @@ class _Stream:
     __slots__ = ("last_seq", "rows", "truncated_through")
 
     def __init__(self) -> None:
-        self.rows: dict[int, tuple[str, Scalar, str, int]] = {}  # type, at, text, checksum
+        self.rows: dict[int, _Row] = {}
         self.last_seq = self.truncated_through = 0
 
 
@@ -109,14 +101,16 @@ class MemoryBackend:
         found = self._streams[stream].rows.get(seq) if stream in self._streams else None
         return found[:3] if found else None
 
-    def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
-        target = self._streams.setdefault(stream, _Stream())
-        for seq, row in enumerate(rows, first):
-            target.rows[seq] = (row.type, row.at, row.text, row.crc + seq)
-            if row.globally:
-                pointer = row_of(GLOBAL, "pointer", row.at, {"stream": stream, "seq": seq})
-                self.add(GLOBAL, self.head(GLOBAL)[0] + 1, [pointer])
-        target.last_seq = first + len(rows) - 1
+    def add(self, block: Block, first: int) -> None:
+        target = self._streams.setdefault(block.stream, _Stream())
+        columns = zip(block.types, block.ats, block.texts, block.crcs, block.globally, strict=True)
+        for seq, (type_, at, text, crc, is_global) in enumerate(columns, first):
+            target.rows[seq] = (type_, at, text, crc + seq)
+            if is_global:
+                order = self._streams.setdefault(GLOBAL, _Stream())
+                order.last_seq += 1
+                order.rows[order.last_seq] = _pointer_row(order.last_seq, block.stream, seq, at)
+        target.last_seq = first + len(block) - 1
 
     def put(self, step: PutText) -> None:
         self._keys[step.key] = (step.text, step.crc)
@@ -297,8 +291,7 @@ class MemoryBackend:
                     filled._streams[body[0]].rows[body[1]] = body[2:]
                 elif kind == "pointer":
                     position, name, seq, at, _ = body
-                    row = row_of(GLOBAL, "pointer", at, {"stream": name, "seq": seq})
-                    filled._streams[GLOBAL].rows[position] = (row.type, row.at, row.text, row.crc + position)
+                    filled._streams[GLOBAL].rows[position] = _pointer_row(position, name, seq, at)
             self._keys, self._streams = filled._keys, filled._streams
             self._commit_markers = filled._commit_markers
         return counts
@@ -309,3 +302,8 @@ class MemoryBackend:
     def close(self) -> None:
         """The store goes with the object."""
         self._is_closed = True
+
+
+def _pointer_row(position: int, stream: str, seq: int, at: Scalar) -> _Row:
+    text = encode({"stream": stream, "seq": seq})
+    return "pointer", at, text.decode(), event_crc(GLOBAL, "pointer", at, text) + position

@@ -26,9 +26,10 @@ from strandline.errors import (
 )
 from strandline.failpoint import reach
 from strandline.persist.backend import Expectation, Once, Outcome, Write
-from strandline.persist.commit import Repeated, prepare
+from strandline.persist.commit import Repeated
 from strandline.persist.durable import IoBackend, Request
 from strandline.persist.event import Event, Storable
+from strandline.persist.prepare import prepare
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import (
     MAX_SEQ,

@@ -63,14 +63,10 @@ from strandline.persist.backends.sqlite_read import (
 from strandline.persist.backends.sqlite_records import Loader, dumped
 from strandline.persist.backends.sqlite_survey import Unread, damaged_beside, survey, surveyed
 from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
-from strandline.persist.commit import (
-    Prepared,
-    append_with_seq,
-    decide,
-    prepare,
-)
+from strandline.persist.commit import append_with_seq, decide
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
 from strandline.persist.group_commit import GroupCommit
+from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import GLOBAL, LINEAGE
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq, decode
 

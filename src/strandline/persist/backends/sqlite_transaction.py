@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, count, repeat
+from operator import add
 from typing import Any, Final
 
 import apsw
 import orjson
 
 from strandline.errors import StoreUnavailable
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, MAX_RUN, PutText, Row, pointer_runs, run_sum
+from strandline.persist.block import MAX_RUN, Block, PutText, pointer_runs, run_sum
+from strandline.persist.commit import KEPT_COMMIT_MARKERS
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
@@ -107,8 +109,8 @@ class SqliteTransaction:
         ).fetchone()
         return found and (found[0], found[1], found[2])
 
-    def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
-        last = first + len(rows) - 1
+    def add(self, block: Block, first: int) -> None:
+        stream, last = block.stream, first + len(block) - 1
         if last > SEQ_MASK:
             raise StoreUnavailable(
                 f"stream {stream!r} is full at {SEQ_MASK:,} events", hint="go on in another stream"
@@ -116,15 +118,12 @@ class SqliteTransaction:
         self.writes += 1
         id_ = self._set_mark(stream, last)
         base = id_ << SEQ_BITS
-        types = {type_: self._type(type_) for type_ in {row[0] for row in rows}}
-        self._blocks.append(
-            [
-                (base + seq, id_, types[type_], at, text, crc + seq)
-                for seq, (type_, at, text, crc, _) in enumerate(rows, first)
-            ]
-        )
-        if any(row[4] for row in rows):
-            self._point(stream, base, first, rows)
+        numbers = {type_: self._type(type_) for type_ in set(block.types)}
+        places, types = range(base + first, base + last + 1), map(numbers.__getitem__, block.types)
+        sums = map(add, block.crcs, count(first))
+        self._blocks.append(list(zip(places, repeat(id_), types, block.ats, block.texts, sums, strict=False)))
+        if True in block.globally:
+            self._point(block, base, first)
 
     def put(self, step: PutText) -> None:
         self.writes += 1
@@ -240,12 +239,14 @@ class SqliteTransaction:
             self._names.types[name], self._names.type_names[id_] = id_, name
         return id_
 
-    def _point(self, stream: str, base: int, first: int, rows: Sequence[Row]) -> None:
+    def _point(self, block: Block, base: int, first: int) -> None:
         """A row for each run of consecutive events with one `at`."""
         position = self.head(GLOBAL)[0]
-        for index, length, at in pointer_runs(rows, MAX_RUN):
+        for index, length, at in pointer_runs(block, MAX_RUN):
             position, seq = position + length, first + index + length - 1
-            self._pointers.append((position, base + seq, at, run_sum(position, stream, seq, at, length)))
+            self._pointers.append(
+                (position, base + seq, at, run_sum(position, block.stream, seq, at, length))
+            )
         self._set_mark(GLOBAL, position)
 
 

@@ -48,9 +48,10 @@ from strandline.persist.backends.postgres.transaction import (
     line_up,
     run_alone,
 )
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, Prepared, decide, prepare
+from strandline.persist.commit import KEPT_COMMIT_MARKERS, decide
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
 from strandline.persist.group_commit import GroupCommit
+from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import GLOBAL, LINEAGE, QUARANTINED
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq
 
@@ -269,8 +270,8 @@ class PostgresBackend:
     def _after(self, prepared: Prepared) -> None:
         """What follows a commit and is no part of it: a crash leaves waiters to poll, and rows to sweep."""
         blocks = block.blocks(prepared)
-        names = {stream for stream, _ in blocks}
-        if any(row.globally for _, rows in blocks for row in rows):
+        names = {each.stream for each in blocks}
+        if any(True in each.globally for each in blocks):
             names.add(GLOBAL)
         self._bell.ring(names)
         if any(type(step) is Truncate for step in prepared.steps):

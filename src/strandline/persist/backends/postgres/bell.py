@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
@@ -191,5 +192,6 @@ class Bell:
             time.sleep(0.02)
 
 
+@lru_cache(maxsize=1024)
 def _short(stream: str) -> str:
     return f"{crc32(stream.encode()):x}"

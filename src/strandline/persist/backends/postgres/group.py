@@ -14,17 +14,10 @@ from strandline.persist.backends.postgres.block import blocks, marker_text, poin
 from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.pack import Record, ints, reals, record, texts
 from strandline.persist.backends.postgres.rows import split_ats, value_of
-from strandline.persist.commit import (
-    Prepared,
-    PutText,
-    Repeated,
-    Row,
-    Step,
-    events_of,
-    key_crc,
-    marker_runs,
-)
-from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar, make_event
+from strandline.persist.block import Block, PutText, key_crc
+from strandline.persist.commit import Repeated, events_of, marker_runs
+from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar
+from strandline.persist.prepare import Prepared, Step
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import MAX_SEQ
 
@@ -45,7 +38,7 @@ def names_of(group: Iterable[Prepared]) -> tuple[list[str], list[str]]:
             if isinstance(step, (PutText, Delete)):
                 keys.add(step.key)
             else:
-                streams.add(step[0] if isinstance(step, tuple) else step.stream)
+                streams.add(step.stream)
         if prepared.once is not None:
             keys.add(prepared.once_key)
     return sorted(streams), sorted(keys)
@@ -64,19 +57,18 @@ class Rows:
         self.pointers: list[int | None] = []
         self.has_pointers = False
 
-    def add(self, step: int, stream: str, rows: Sequence[Row]) -> None:
-        types, ats, data, crcs, flags = zip(*rows, strict=True)
-        self.steps += [step] * len(rows)
-        self.offsets += range(len(rows))
-        self.types += types
-        self.ats += ats
-        self.data += data
-        self.crcs += crcs
-        if any(flags):
+    def add(self, step: int, block: Block) -> None:
+        self.steps += [step] * len(block)
+        self.offsets += range(len(block))
+        self.types += block.types
+        self.ats += block.ats
+        self.data += block.texts
+        self.crcs += block.crcs
+        if True in block.globally:
             self.has_pointers = True
-            self.pointers += pointer_crcs(stream, ats, flags)
+            self.pointers += pointer_crcs(block.stream, block.ats, block.globally)
         else:
-            self.pointers += [None] * len(rows)
+            self.pointers += [None] * len(block)
 
     def packed(self) -> Record:
         """As the server's event_columns."""
@@ -148,10 +140,9 @@ class _Coder:
         if isinstance(step, PutText):
             self.words.append(step.text)
             return 2, self._keys[step.key], step.crc
-        if isinstance(step, tuple):
-            stream, rows = step
-            self.rows.add(self._steps, stream, rows)
-            return 1, self._streams[stream], len(rows)
+        if isinstance(step, Block):
+            self.rows.add(self._steps, step)
+            return 1, self._streams[step.stream], len(step)
         if isinstance(step, Delete):
             return 3, self._keys[step.key], 0
         assert isinstance(step, Truncate), "redactions are decided apart"
@@ -161,7 +152,7 @@ class _Coder:
         """The marker's value as `decide` would write it, a seam for each seq, and which seqs those are."""
         if prepared.once is None:
             return [], 0, 0, False
-        streams = [stream for stream, rows in blocks(prepared) for _ in rows]
+        streams = [block.stream for block in blocks(prepared) for _ in block.texts]
         placeless = [Event(s, 0, "", at, None) for s, at in zip(streams, self.rows.ats[row:], strict=True)]
         runs: list[int] = []
         shown: list[tuple[str, Scalar, int]] = []
@@ -202,9 +193,9 @@ def stored(prepared: Prepared, firsts: Sequence[int | None]) -> list[Event]:
     appends = (write for write in prepared.writes if type(write) is Append)
     given = (first for first in firsts if first is not None)
     return [
-        make_event(stream, seq, row.type, row.at, write.data)
-        for (stream, rows), first in zip(blocks(prepared), given, strict=True)
-        for seq, (row, write) in enumerate(zip(rows, appends, strict=False), first)
+        event
+        for block, first in zip(blocks(prepared), given, strict=True)
+        for event in block.events(first, appends)
     ]
 
 

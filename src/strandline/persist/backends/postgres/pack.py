@@ -1,14 +1,14 @@
 """Values as Postgres reads them in binary, written by hand: several times quicker than item by item.
 
-Each class is a `bytes` that a dumper of its own hands on with the type's number, so it is a parameter like
-any other.
+Each class holds bytes that a dumper of its own hands on with the type's number, so it is a parameter like any
+other. It is no `bytes` itself, since making it would copy them.
 """
 
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from psycopg import Connection
 from psycopg.adapt import Dumper
@@ -25,48 +25,51 @@ TYPES: Final = {
 }
 
 
-class Ints(bytes):
+class Ints(NamedTuple):
     """bigint[]"""
 
+    data: bytes
 
-class Reals(bytes):
+
+class Reals(NamedTuple):
     """double precision[]"""
 
+    data: bytes
 
-class Texts(bytes):
+
+class Texts(NamedTuple):
     """text[]"""
 
+    data: bytes
 
-class Record(bytes):
+
+class Record(NamedTuple):
     """A value of a composite type, which the server knows from where it is used."""
 
-
-class _IntsDumper(Dumper):
-    format, oid = Format.BINARY, TYPES["bigint[]"]
-
-    def dump(self, obj: Ints) -> Ints:
-        return obj
+    data: bytes
 
 
-class _RealsDumper(Dumper):
-    format, oid = Format.BINARY, TYPES["float8[]"]
+class _PackedDumper(Dumper):
+    format = Format.BINARY
 
-    def dump(self, obj: Reals) -> Reals:
-        return obj
-
-
-class _TextsDumper(Dumper):
-    format, oid = Format.BINARY, TYPES["text[]"]
-
-    def dump(self, obj: Texts) -> Texts:
-        return obj
+    def dump(self, obj: Ints | Reals | Texts | Record) -> bytes:
+        return obj.data
 
 
-class _RecordDumper(Dumper):
-    format, oid = Format.BINARY, 0
+class _IntsDumper(_PackedDumper):
+    oid = TYPES["bigint[]"]
 
-    def dump(self, obj: Record) -> Record:
-        return obj
+
+class _RealsDumper(_PackedDumper):
+    oid = TYPES["float8[]"]
+
+
+class _TextsDumper(_PackedDumper):
+    oid = TYPES["text[]"]
+
+
+class _RecordDumper(_PackedDumper):
+    oid = 0
 
 
 def register(connection: Connection[Any]) -> None:
@@ -97,15 +100,21 @@ def reals(values: Sequence[float | None]) -> Reals:
 def texts(values: Sequence[str | None]) -> Texts:
     if not values:
         return NO_TEXTS
-    encoded = [None if value is None else value.encode() for value in values]
-    parts = [_NULL if data is None else _SIZE.pack(len(data)) + data for data in encoded]
-    return Texts(_head(len(values), None in values, TYPES["text"]) + b"".join(parts))
+    parts = [_head(len(values), None in values, TYPES["text"])]
+    size = _SIZE.pack
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            data = value.encode()
+            parts += (size(len(data)), data)
+    return Texts(b"".join(parts))
 
 
 def record(*fields: Ints | Reals | Texts) -> Record:
     parts = [_SIZE.pack(len(fields))]
     for field in fields:
-        parts += (_FIELD.pack(_OIDS[type(field)], len(field)), field)
+        parts += (_FIELD.pack(_OIDS[type(field)], len(field.data)), field.data)
     return Record(b"".join(parts))
 
 

@@ -12,13 +12,14 @@ from psycopg.types.numeric import Int8
 from strandline.errors import EventCorrupt, OutcomeUnknown
 from strandline.persist.backend import ExpectSeq, Once, Outcome, Redact, Truncate
 from strandline.persist.backends.postgres import read
-from strandline.persist.backends.postgres.block import Block, block_query
+from strandline.persist.backends.postgres.block import Lone, block_query
 from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.pack import int_, texts
 from strandline.persist.backends.postgres.pool import is_lost, raise_translated
 from strandline.persist.backends.postgres.rows import value_record
-from strandline.persist.commit import Prepared, PutText, Row, event_crc
+from strandline.persist.block import Block, PutText, event_crc
 from strandline.persist.event import Scalar
+from strandline.persist.prepare import Prepared
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
 POSITIONS_A_PASS = 10_000
@@ -110,8 +111,8 @@ class PostgresTransaction:
         """A stored event as it is, damaged or not."""
         return read.raw(self._connection, stream, seq)
 
-    def add(self, stream: str, first: int, rows: Sequence[Row]) -> None:
-        found = self._connection.ask(*block_query(Block(stream, rows)))
+    def add(self, block: Block, first: int) -> None:
+        found = self._connection.ask(*block_query(Lone(block)))
         assert found == int_(first), "the seqs of a stream that is locked are ours to give"
         if self._is_ordering:
             self._line_up()
