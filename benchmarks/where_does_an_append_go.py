@@ -68,8 +68,8 @@ THREADS_NOTE = (
 HTTP_NOTE = (
     "Time that passes. The client checks and encodes a batch and writes it as a request; the host reads it,"
     " and checks and encodes it anew before it is stored, since it takes nobody's word for what JSON would"
-    " change. They take turns, so the whole is their sum, the way between them, and that each finds its"
-    " caches cold when its turn comes: what takes one part by itself takes half as long again in the chain."
+    " change. They take turns, so the whole is their sum, the way between them, and that each is slower in"
+    " its turn, after a sleep, than in a loop of its own, as it is taken here."
 )
 
 
