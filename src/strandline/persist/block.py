@@ -5,7 +5,7 @@ position. So a server can complete it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -26,11 +26,11 @@ class Block:
     all or none are in the global order."""
 
     stream: str
-    types: list[str] = field(default_factory=list)
-    ats: list[Scalar] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    crcs: list[int] = field(default_factory=list)
-    globally: list[bool] = field(default_factory=list)
+    types: list[str]
+    ats: list[Scalar]
+    texts: list[str]
+    crcs: list[int]
+    globally: list[bool]
     is_uniform: bool = True
 
     def __len__(self) -> int:

@@ -156,12 +156,12 @@ def _prepare_each(writes: Sequence[Write], is_hashed: bool) -> tuple[list[Step],
     type_: Any = prepare
     at: Any = None
     globally: Any = None
-    encoded = encoder_of([write[3] for write in writes if type(write) is Append])
+    encoded = encode if len(writes) == 1 else encoder_of([w[3] for w in writes if type(w) is Append])
     for write in writes:
         if type(write) is Append:
             if write[0] != stream:
                 stream, type_ = check_appendable(write[0]), prepare
-                block = Block(stream)
+                block = Block(stream, [], [], [], [], [])
                 steps.append(block)
             if not (
                 (write[1] is type_ or (type(write[1]) is str and write[1] == type_))
@@ -266,9 +266,12 @@ def _check_once(once: Once, steps: list[Step]) -> Once:
     if not (isinstance(once, (tuple, list)) and len(once) == 2):
         raise UsageError(f"once is {once!r:.80}", hint="once is (scope, key)")
     scope, key = check_name("stream", once[0]), check_name("idempotency key", once[1])
-    if scope != COMMIT_SCOPE and not any(type(step) is Block and step.stream == scope for step in steps):
-        raise UsageError(
-            f"once names the scope {scope!r}, to which the commit appends nothing",
-            hint=f"the scope is a stream that the commit appends to, or {COMMIT_SCOPE!r}",
-        )
-    return scope, key
+    if scope == COMMIT_SCOPE:
+        return scope, key
+    for step in steps:
+        if type(step) is Block and step.stream == scope:
+            return scope, key
+    raise UsageError(
+        f"once names the scope {scope!r}, to which the commit appends nothing",
+        hint=f"the scope is a stream that the commit appends to, or {COMMIT_SCOPE!r}",
+    )
