@@ -94,6 +94,7 @@ format: $(STAMP)  ## format the code, and fix what can be fixed
 
 bench: $(STAMP) .venv-peers/stamp .venv-peers/bin/collector  ## measure, in an hour, and publish docs/benchmarks; see BENCH_ARGS="--help"
 	$(BIN)/python -m benchmarks --out docs/benchmarks $(BENCH_ARGS)
+	$(BIN)/python tools/comparison.py
 
 package: $(STAMP)  ## build sdist and wheel into dist, and use them as who has just installed them would
 	$(BIN)/python tools/package_smoke.py
