@@ -5,6 +5,8 @@ import decimal
 import enum
 import json
 import math
+import sys
+import tracemalloc
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +31,7 @@ from strandline.persist import (
     read,
     streams_all,
 )
+from strandline.persist import value as value_module
 from strandline.persist.value import (
     MAX_DEPTH,
     MAX_VALUE_BYTES,
@@ -288,6 +291,44 @@ def outcome(encoder: Callable[[Any], bytes], value: Any) -> bytes | str:
         return encoder(value)
     except NotStorable as refused:
         return refused.message
+
+
+class Order:
+    """What has its attributes in a dict of its own."""
+
+    def __init__(self, price: Any) -> None:
+        self.price = price
+
+
+@pytest.mark.parametrize("price", [math.nan, (1, 2), b"x", 1e-5, 1.5])
+def test_the_attributes_of_objects_are_looked_at_among_many_too(price: Any) -> None:  # P-VAL-3
+    orders = [Order(price) for _ in range(20)]
+    values = [vars(order) for order in orders]
+
+    among_many = encoder_of(values)
+
+    assert [outcome(among_many, value) for value in values] == [outcome(encode, {"price": price})] * 20
+
+
+def test_where_a_dict_tells_the_collector_only_a_part_each_value_is_looked_at_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # P-VAL-3
+    assert (sys.version_info < (3, 13)) == value_module._TELLS_ALL
+    monkeypatch.setattr(value_module, "_TELLS_ALL", False)
+
+    assert encoder_of([{}] * 20) is encode
+
+
+def test_a_value_that_holds_itself_many_times_is_refused_in_little_memory() -> None:  # P-VAL-3
+    parent: dict[str, Any] = {}
+    parent["children"] = [{"parent": parent} for _ in range(5_000)]
+    tracemalloc.start()
+
+    with pytest.raises(NotStorable, match="over 100 deep"):
+        append_batch(open_store(), "s", [("t", 1, parent)] * 8)
+
+    assert tracemalloc.get_traced_memory()[1] < 64 * 1024 * 1024
+    tracemalloc.stop()
 
 
 def test_limits_hold_among_many_too() -> None:  # P-OPS-4

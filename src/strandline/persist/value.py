@@ -45,6 +45,7 @@ _JSON: Final = _PLAIN | _CONTAINERS | {int, float}
 _MANY: Final = 8  # from so many values on it is quicker to walk through all at once
 _DOLLAR: Final = ord("$")  # one byte is found much sooner than three
 _MOST_AT_ONCE: Final = 1_000_000
+_ASKED_AT_ONCE: Final = 64
 _SORTED: Final = orjson.OPT_SORT_KEYS
 _STRICT: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER  # no int beyond 53 bits
 # The fields of the first-class values, and of which types each may be; of none: of any that is storable.
@@ -70,7 +71,7 @@ def encode(value: Storable) -> bytes:
 
 def encoder_of(values: Sequence[Storable]) -> Callable[[Storable], bytes]:
     """`encode` for these values, or what gives the same for them in less time."""
-    return _encode_plain if len(values) >= _MANY and are_plain(values) else encode
+    return _encode_plain if _TELLS_ALL and len(values) >= _MANY and are_plain(values) else encode
 
 
 def _encode_plain(value: Storable) -> bytes:
@@ -233,12 +234,13 @@ def are_plain(values: Sequence[Any]) -> bool:
     only key starts with $. The types of a whole level are looked at in C, at a third of the price of a walk.
 
     What an object refers to is what its type tells the garbage collector: of a list what is in it, of a dict
-    the same, without its keys if all are of type str. Nothing else is asked: its type is refused before.
+    the same, without its keys if all are of type str. Nothing else is asked: its type is refused before. Few
+    are asked at a time, since of a value that holds itself, or one thing many times, a level can be huge.
     """
-    level = values
+    level: Sequence[Any] = values
     for _ in range(MAX_DEPTH + 1):
         kinds = set(map(type, level))
-        if not kinds <= _JSON or len(level) > _MOST_AT_ONCE:
+        if not kinds <= _JSON:
             return False
         if float in kinds:
             for item in level:
@@ -246,8 +248,28 @@ def are_plain(values: Sequence[Any]) -> bool:
                     return False
         if kinds.isdisjoint(_CONTAINERS):
             return True
-        level = get_referents(*level)
+        below: list[Any] = []
+        for start in range(0, len(level), _ASKED_AT_ONCE):
+            below += get_referents(*level[start : start + _ASKED_AT_ONCE])
+            if len(below) > _MOST_AT_ONCE:
+                return False
+        level = below
     return False
+
+
+def _tells_all() -> bool:
+    """Whether a dict tells the garbage collector of all that it holds. From Python 3.13 on that of an object
+    does not: the object does."""
+
+    class Probe:
+        def __init__(self) -> None:
+            self.held = object()
+
+    probe = Probe()
+    return get_referents(vars(probe)) == [probe.held]
+
+
+_TELLS_ALL: Final = _tells_all()
 
 
 def _is_plain_scalar(value: Any) -> bool:
