@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any, cast
@@ -122,12 +123,14 @@ def ask_postgres(bench: Bench, url: str) -> None:
         bench.run(Case("Postgres: ms of one append (less is better)", "ms", parts, note=POSTGRES_NOTE))
 
 
-def _ms(act: Callable[[], object], times: int) -> Contender:
+def _ms(act: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> Contender:
+    """A contender: ms for each of so many acts, by that clock."""
+
     def run() -> float:
-        began = time.perf_counter()
+        began = clock()
         for _ in range(times):
             act()
-        return (time.perf_counter() - began) * 1000 / times
+        return (clock() - began) * 1000 / times
 
     return run
 
@@ -169,26 +172,15 @@ def ask_single(bench: Bench) -> None:
             with empty._transaction():  # noqa: SLF001  # a part that nobody else needs by itself
                 pass
 
+        cpu = partial(_ms, times=times, clock=time.process_time)
         parts = {
-            "(by hand)": _cpu_us(lambda: hand.append(data), times),
-            "(ours, full contract)": _cpu_us(lambda: ours_full.append(data), times),
-            "prepared": _cpu_us(lambda: prepare([ExpectSeq(STREAM, 0)], writes, (STREAM, "key")), times),
-            "handed over": _cpu_us(lambda: nothing.submit(prepared), times),
-            "begun and committed": _cpu_us(begin_and_commit, times),
+            "(by hand)": cpu(lambda: hand.append(data)),
+            "(ours, full contract)": cpu(lambda: ours_full.append(data)),
+            "prepared": cpu(lambda: prepare([ExpectSeq(STREAM, 0)], writes, (STREAM, "key"))),
+            "handed over": cpu(lambda: nothing.submit(prepared)),
+            "begun and committed": cpu(begin_and_commit),
         }
-        bench.run(Case("SQLite: µs of one append (less is better)", "µs", parts, note=SINGLE_NOTE))
-
-
-def _cpu_us(act: Callable[[], object], times: int) -> Contender:
-    """A contender: µs of processor for each of so many acts."""
-
-    def run() -> float:
-        began = time.process_time()
-        for _ in range(times):
-            act()
-        return (time.process_time() - began) * 1e6 / times
-
-    return run
+        bench.run(Case("SQLite: ms of one append (less is better)", "ms", parts, note=SINGLE_NOTE))
 
 
 def ask_threads(bench: Bench) -> None:
