@@ -40,9 +40,10 @@ take turns within each round, a ratio is taken within a round, and shown are the
 quartiles over the rounds. *fdatasync* is how often a 4 KiB page could be overwritten and synced on the same
 disk just before and after each round; "/ fdatasync" is a contender's rate by that rate. All who write are as
 durable as those beside them: SQLite with a write-ahead log and `synchronous=FULL`, Postgres with `fsync` and
-`synchronous_commit` on; where that is not so, a note says it. Events have about 300 bytes. Rows are those of
-a log: a time, a level, a number, and a message of 200 characters. Tables are Iceberg's, on the same disk, and
-Spark runs on all cores of the machine.
+`synchronous_commit` on; where that is not so, a note says it. Events have about 300 bytes; they are made, and
+the garbage of making them is collected, before a clock starts. Rows are those of a log: a time, a level, a
+number, and a message of 200 characters. Tables are Iceberg's, on the same disk, and Spark runs on all cores
+of the machine.
 """
 
 
