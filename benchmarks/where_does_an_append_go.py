@@ -70,9 +70,8 @@ THREADS_NOTE = (
     "Each thread appends to a stream of its own, with the full contract, and waits for its acknowledgement."
     " Python runs one of them at a time, so what all spend is what each waits for: its two parts are the last"
     " two rows. The threads alone make, check, encode and hand over, and are woken for every append, by the"
-    " kernel and by Python's lock; what is handed over is thrown away. Of the store's own work most is Python"
-    " too, and the log, since the streams lie apart and each has its pages, of events, of their indexes and"
-    " of keys. The sync that all share is a small part of it."
+    " kernel and by Python's lock; what is handed over is thrown away. The store's own work is Python too,"
+    " and the log: the streams lie apart, and each has its pages, of events, of their indexes and of keys."
 )
 
 

@@ -149,13 +149,10 @@ class SqliteBackend:
         return outcomes
 
     def _sweep_after(self, group: Iterable[Prepared]) -> None:
-        for prepared in group:
-            for step in prepared.steps:
-                if type(step) is Truncate:
-                    # The commits are done, whatever becomes of this: what stays is hidden until the next.
-                    with suppress(StrandlineError):
-                        self._sweep()
-                    return
+        if any(type(step) is Truncate for prepared in group for step in prepared.steps):
+            # The commits are done, whatever becomes of this: what stays is hidden, and swept with the next.
+            with suppress(StrandlineError):
+                self._sweep()
 
     def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
         with self._transaction() as tx:

@@ -1,6 +1,6 @@
 """One write transaction on a SQLite store: the Transaction of commit.py in SQL."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, count, repeat
 from operator import add
@@ -118,13 +118,9 @@ class SqliteTransaction:
         self.writes += 1
         id_ = self._set_mark(stream, last)
         base = id_ << SEQ_BITS
-        types: Iterable[int]
-        if block.is_uniform:
-            types = repeat(self._type(block.types[0]))
-        else:
-            numbers = {type_: self._type(type_) for type_ in set(block.types)}
-            types = map(numbers.__getitem__, block.types)
-        places, sums = range(base + first, base + last + 1), map(add, block.crcs, count(first))
+        numbers = {type_: self._type(type_) for type_ in set(block.types)}
+        places, types = range(base + first, base + last + 1), map(numbers.__getitem__, block.types)
+        sums = map(add, block.crcs, count(first))
         self._blocks.append(list(zip(places, repeat(id_), types, block.ats, block.texts, sums, strict=False)))
         if True in block.globally:
             self._point(block, base, first)
