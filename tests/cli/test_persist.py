@@ -34,7 +34,7 @@ from strandline.persist import (
     truncate_through,
 )
 from strandline.persist.backend import AtomicBackend
-from strandline.persist.backends.sqlite_file import connect
+from strandline.persist.backends.sqlite.file import connect
 from tests.server.hosts import HostProcess, free_port, wait_for_line
 
 

@@ -27,7 +27,7 @@ from strandline.persist import (
     open_store,
 )
 from strandline.persist.backend import AtomicBackend
-from strandline.persist.backends import sqlite
+from strandline.persist.backends.sqlite import backend
 
 BLOCK = 3
 COMPACTED = 25
@@ -80,7 +80,7 @@ def run_increments(b: AtomicBackend, *, key: str, times: int) -> Iterator[int]:
 
 def run_compactions(b: AtomicBackend, *, rounds: int) -> Iterator[int]:
     """Each round appends a block, which is acknowledged, and compacts, which is acknowledged too."""
-    sqlite.SWEEP_ROWS = 10  # type: ignore[misc]  # several steps for the little that a test writes
+    backend.SWEEP_ROWS = 10  # type: ignore[misc]  # several steps for the little that a test writes
     for n in range(1, rounds + 1):
         append_batch(b, "s", [("t", n, {"n": n})] * COMPACTED)
         yield 2 * n - 1

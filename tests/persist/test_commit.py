@@ -42,7 +42,8 @@ from strandline.persist import (
     verify,
 )
 from strandline.persist.backend import Expectation, Once, Outcome, Write
-from strandline.persist.backends import memory, sqlite_transaction
+from strandline.persist.backends import memory
+from strandline.persist.backends.sqlite import transaction
 from strandline.persist.block import Block, pointer_runs
 from strandline.persist.group_commit import GroupCommit
 from strandline.persist.prepare import Prepared, _prepare_each, prepare
@@ -321,7 +322,7 @@ def test_of_the_commit_scope_only_the_newest_markers_are_kept(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # P-BKD-10
     monkeypatch.setattr(memory, "KEPT_COMMIT_MARKERS", 5)
-    monkeypatch.setattr(sqlite_transaction, "KEPT_COMMIT_MARKERS", 5)
+    monkeypatch.setattr(transaction, "KEPT_COMMIT_MARKERS", 5)
     with closing(open_backend(kind, tmp_path)) as b:
         b.commit([], [Append("s", "t", 1, "kept")], once=("s", "of a stream"))
         for n in range(12):

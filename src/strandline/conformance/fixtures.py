@@ -317,7 +317,7 @@ def damage_file(path: Path, stream: str, seq: int) -> None:
     afterwards, as if the disk had changed it. The log is emptied into the file before, by one that does: its
     pages get theirs there.
     """
-    from strandline.persist.backends.sqlite_file import connect
+    from strandline.persist.backends.sqlite.file import connect
 
     sound = connect(path, synchronous="FULL", busy_timeout_s=30)
     sound.pragma("wal_checkpoint", "TRUNCATE")

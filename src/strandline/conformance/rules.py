@@ -223,7 +223,7 @@ RULES: Final[Mapping[str, str]] = {
 ELSEWHERE: Final[Mapping[str, str]] = {
     "P-DUR-16": "tests/server/test_persist_host.py",
     "P-DUR-9": "tests/persist/backends/test_remote.py",
-    "P-OPS-3": "tests/persist/backends/test_sqlite.py",
-    "P-ERA-3": "tests/persist/backends/test_sqlite.py",
+    "P-OPS-3": "tests/persist/backends/sqlite/test_sqlite_opening.py",
+    "P-ERA-3": "tests/persist/backends/sqlite/test_sqlite_erasure.py",
     "P-BLB-9": "tests/content/test_sweep.py",
 }

@@ -4,7 +4,7 @@ A checksum adds up with what only the store knows: an event's with its seq, a po
 position. So a server can complete it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Final, NamedTuple
@@ -106,9 +106,15 @@ def run_length(sum_: int, last_sum: int) -> int:
     return 0 if rest or not 0 <= more < MAX_RUN else more + 1
 
 
-def pointer_runs(block: Block, most: int) -> Iterator[tuple[int, int, Scalar]]:
+def pointer_runs(block: Block, most: int) -> Iterable[tuple[int, int, Scalar]]:
     """(index of the first, count, at) of events that are in the global order one after the other, with the
     same time; `most` of them at a time."""
+    if block.is_uniform and len(block) <= most:  # as nearly all are
+        return [(0, len(block), block.ats[0])] if block.globally[0] else []
+    return _pointer_runs(block, most)
+
+
+def _pointer_runs(block: Block, most: int) -> Iterator[tuple[int, int, Scalar]]:
     for start, end in _alike(block):
         if block.globally[start]:
             for first in range(start, end, most):

@@ -46,7 +46,7 @@ def backup(b: Backend, path: "str | Path") -> dict[str, int]:
     """
     from pathlib import Path
 
-    from strandline.persist.backends.sqlite_file import sync_folder
+    from strandline.persist.backends.sqlite.file import sync_folder
 
     source, target = _portable(b, "backup"), Path(path)
     partial = target.with_name(f".strandline-backup-{os.urandom(4).hex()}")

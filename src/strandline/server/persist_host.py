@@ -100,7 +100,7 @@ class PersistHost:
             self._authorize(headers.get(b"authorization", b""))
             body = await _read_body(headers, receive)
             scratch = headers.get(_SCRATCH)
-            return _told(await self._respond(None if scratch is None else scratch.decode("latin-1"), body))
+            return await self._respond(None if scratch is None else scratch.decode("latin-1"), body)
         if path == "/healthz":
             _allow(scope, "GET", "HEAD")
             if not self._stores.is_scratch:  # it tells nothing, so it needs no token
@@ -118,19 +118,21 @@ class PersistHost:
         self._wait_threads.shutdown(cancel_futures=True)
         self._stores.close()
 
-    async def _respond(self, scratch: str | None, body: bytes) -> bytes:
+    async def _respond(self, scratch: str | None, body: bytes) -> "_Told":
         if self._committer.takes(body):
-            return await self._committer.answer(scratch, body)
-        done = await self._in_thread(self._threads, partial(self._run, scratch, body))
-        return done if isinstance(done, bytes) else await self._wait(scratch, *done.args)
+            return _told(await self._committer.answer(scratch, body))
+        call, answer = await self._in_thread(self._threads, partial(self._run, scratch, body))
+        if answer is None:
+            return _told(await self._wait(scratch, *call.args))
+        return _told(answer)._replace(let_go=call)
 
-    def _run(self, scratch: str | None, body: bytes) -> bytes | Call:
-        """The answer, or the call itself if it is one that waits."""
+    def _run(self, scratch: str | None, body: bytes) -> tuple[Call, bytes | None]:
+        """What was asked, and the answer; None if it is one that waits."""
         call = read_request(body)
         if call.op == "persist/wait":
-            return call
+            return call, None
         with self._stores.use(scratch) as store:
-            return run(store, call)
+            return call, run(store, call)
 
     async def _wait(self, scratch: str | None, stream: str, after: int, timeout_s: float) -> bytes:
         until = asyncio.get_running_loop().time() + min(timeout_s, LONGEST_WAIT_S)
@@ -217,9 +219,13 @@ def _too_long(size: int) -> _Refused:
 
 
 class _Told(NamedTuple):
+    """An answer, and what is let go after it is sent: to free all that a long request holds takes a while,
+    for which nobody should wait."""
+
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    let_go: object = None
 
 
 def _told(body: bytes, status: int = 200, *headers: tuple[bytes, bytes]) -> _Told:

@@ -803,6 +803,24 @@ def test_damage_is_found_and_never_returned(
             reads[expected.what]()
 
 
+@pytest.mark.parametrize("column", ["seq", "at_int", "sum", "position"])
+def test_each_pointer_of_a_page_is_checked_by_itself(
+    b: PostgresBackend, sql: Any, column: str
+) -> None:  # P-INT-1
+    b.commit([], [Append("s", "t", 1, n, globally=True) for n in range(5)])
+    b.commit([], [Append("u", "t", at, None, globally=True) for at in (1, 0.0, -0.0, "1")])
+    b.commit([], [Truncate("s", 2)])
+    whole = list(b.global_range(1, limit=99))
+    assert [found.seq for _, found in whole] == [1, 2, 3, 4, 5, 1, 2, 3, 4]
+    assert whole[:2] == [(n, Compacted("s", n)) for n in (1, 2)]
+
+    sql(f"update pointer set {column} = {column} + 100 where position = 4")
+
+    assert list(b.global_range(1, limit=3)) == whole[:3]
+    with pytest.raises(EventCorrupt):
+        list(b.global_range(1, limit=99))
+
+
 def test_a_stream_that_vanished_is_missed(b: PostgresBackend, sql: Any) -> None:  # P-INT-3
     b.commit([], [Append("s", "t", n, n) for n in (1, 2)])
 

@@ -5,6 +5,8 @@ truncation point. A page ends after so many rows, or so many bytes: it may be sh
 """
 
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from psycopg.types.numeric import Float8, Int8
@@ -14,6 +16,7 @@ from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.rows import (
     Window,
     at_of,
+    check_pointers,
     events_of,
     pointer_of,
     prefix_end,
@@ -267,10 +270,11 @@ def global_page(connection: Connection, first: int, limit: int) -> list[tuple[in
         return row[:7] + (connection.execute(_AT, [row[1], Int8(row[2])], binary=True).fetchone() or _GONE)
 
     found: list[tuple[int, Event | Compacted]] = []
-    for row in _completed(rows, 12, fetch):
-        position, name, seq = row[:3]
-        pointer_of(position, name, row[2:7])
-        found.append((position, Compacted(name, seq) if row[7] is None else events_of(name, [row[7:]])[0]))
+    for name, run in groupby(_completed(rows, 12, fetch), itemgetter(1)):
+        of_one = list(run)
+        check_pointers(name, of_one)
+        events = iter(events_of(name, [row[7:] for row in of_one if row[7] is not None]))
+        found += [(row[0], Compacted(name, row[2]) if row[7] is None else next(events)) for row in of_one]
     return found
 
 

@@ -57,11 +57,19 @@ def events_of(stream: str, rows: Iterable[Sequence[Any]]) -> list[Event]:
 
 def pointer_of(position: int, stream: str | None, row: Sequence[Any]) -> Event:
     """(seq, at_int, at_real, at_text, sum) as the event of `$global` at `position`."""
-    seq, at_int, at_real, at_text, sum_ = row
-    at = at_of(at_int, at_real, at_text)
-    if stream is None or pointer_sum(position, stream, seq, at) != sum_:
-        raise EventCorrupt(GLOBAL, position, "its checksum does not match")
-    return Event(GLOBAL, position, "pointer", at, {"stream": stream, "seq": seq})
+    check_pointers(stream, [(position, stream, *row)])
+    return Event(GLOBAL, position, "pointer", at_of(*row[1:4]), {"stream": stream, "seq": row[0]})
+
+
+def check_pointers(stream: str | None, rows: Iterable[Sequence[Any]]) -> None:
+    """(position, stream, seq, at_int, at_real, at_text, sum, …), all of one stream: EventCorrupt for the
+    first that does not agree with its checksum."""
+    prior = crc = None
+    for position, _, seq, at_int, at_real, at_text, sum_, *_ in rows:
+        if stream is not None and (at_int is None or at_int != prior):  # most have it in common
+            prior, crc = at_int, pointer_sum(0, stream, 0, at_of(at_int, at_real, at_text))
+        if crc is None or crc + 3 * seq + position != sum_:
+            raise EventCorrupt(GLOBAL, position, "its checksum does not match")
 
 
 def marker_sum(crc: int, seqs: Sequence[int]) -> int:

@@ -22,7 +22,7 @@ from strandline.errors import (
     UnsupportedFormat,
     UsageError,
 )
-from strandline.persist.backends.sqlite_read import is_damage
+from strandline.persist.backends.sqlite.read import is_damage
 
 APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a store
 RESERVED_BYTES: Final = 8  # of each page, for its checksum

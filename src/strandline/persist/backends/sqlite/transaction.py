@@ -118,12 +118,18 @@ class SqliteTransaction:
         self.writes += 1
         id_ = self._set_mark(stream, last)
         base = id_ << SEQ_BITS
-        numbers = {type_: self._type(type_) for type_ in set(block.types)}
-        places, types = range(base + first, base + last + 1), map(numbers.__getitem__, block.types)
-        sums = map(add, block.crcs, count(first))
-        self._blocks.append(list(zip(places, repeat(id_), types, block.ats, block.texts, sums, strict=False)))
+        if last == first:
+            type_, sum_ = self._type(block.types[0]), block.crcs[0] + first
+            self._blocks.append([(base + first, id_, type_, block.ats[0], block.texts[0], sum_)])
+        else:
+            self._blocks.append(self._rows(block, id_, base + first, first))
         if True in block.globally:
             self._point(block, base, first)
+
+    def _rows(self, block: Block, id_: int, place: int, first: int) -> list[tuple[Any, ...]]:
+        numbers = {type_: self._type(type_) for type_ in set(block.types)}
+        types, sums = map(numbers.__getitem__, block.types), map(add, block.crcs, count(first))
+        return list(zip(count(place), repeat(id_), types, block.ats, block.texts, sums, strict=False))
 
     def put(self, step: PutText) -> None:
         self.writes += 1
@@ -192,6 +198,9 @@ class SqliteTransaction:
         """Rows side by side, some with each statement: as many as a power of two, so that few statements are
         to be parsed. Rows that are far from each other are quicker one by one, for to undo a statement of
         several SQLite keeps a copy of each page that it touches."""
+        if len(rows) == 1:
+            self._run(insert + _places(len(rows[0]), 1), rows[0])
+            return
         done = 0
         while left := len(rows) - done:
             size = min(_MOST_ROWS, 1 << left.bit_length() - 1)

@@ -43,23 +43,12 @@ from strandline.persist import (
     verify,
 )
 from strandline.persist import upkeep as upkeep_module
-from strandline.persist.backends import sqlite, sqlite_file, sqlite_read
-from strandline.persist.backends.sqlite import SqliteBackend
+from strandline.persist.backends.sqlite import SqliteBackend, file, handle
+from strandline.persist.backends.sqlite import read as sqlite_read
 from tests.conftest import as_any
 
 WAIT_S = 30
 PAGE_BYTES = 4096
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
-@pytest.fixture
-def b(path: Path) -> Iterator[SqliteBackend]:
-    with closing(SqliteBackend(path)) as opened:
-        yield opened
 
 
 def fill(b: SqliteBackend, stream: str, n: int, *, size: int = 300) -> None:
@@ -170,12 +159,32 @@ def test_a_store_that_is_replaced_while_it_is_opened_is_refused(
             replace(path)
         return connection
 
-    real = sqlite_file.open_file
+    real = file.open_file
     SqliteBackend(path).close()
-    monkeypatch.setattr(sqlite, "open_file", open_and_replace)
+    monkeypatch.setattr(handle, "open_file", open_and_replace)
 
     with pytest.raises(StoreUnavailable, match="replaced or removed"):
         SqliteBackend(path)
+
+
+def test_a_store_that_cannot_be_looked_at_once_it_is_open_leaves_no_connection(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[apsw.Connection] = []
+    real = file.open_file
+
+    def noted(*args: Any, **options: Any) -> apsw.Connection:
+        opened.append(real(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(handle, "open_file", noted)
+    monkeypatch.setattr(handle, "identity_of", lambda _: 1 / 0)
+
+    with pytest.raises(ZeroDivisionError):
+        SqliteBackend(path)
+
+    with pytest.raises(apsw.ConnectionClosedError):
+        opened[0].pragma("user_version")
 
 
 def test_a_file_that_was_only_renamed_along_with_its_folder_opens_anew(tmp_path: Path) -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import apsw
 
 from strandline.persist.backend import Record
-from strandline.persist.backends.sqlite_read import (
+from strandline.persist.backends.sqlite.read import (
     is_damage,
     located,
     located_key,
     located_pointer,
     trimmed,
 )
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.block import pointer_sum, run_length
 from strandline.persist.reserved import COMMIT_SCOPE, ONCE, reserved_prefix
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import apsw
 
 from strandline.errors import CorruptionError, EventCorrupt
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import GLOBAL
 
@@ -96,7 +96,8 @@ def _filled(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[int, 
             yield from _gone(stream, offset, done, position)
             position, done, offset, stream = last, before, last - last_seq, name
         if seq is not None:
-            yield from _gone(stream, offset, done, seq + offset - 1)
+            if done < seq + offset - 1:
+                yield from _gone(stream, offset, done, seq + offset - 1)
             done = seq + offset
             yield done, stream, seq, type_, at, text
     if number < limit or seq is None:

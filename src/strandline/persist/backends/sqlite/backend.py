@@ -5,13 +5,10 @@
 checkpoint of the log (about 4,000 pages, 16 MB); what is left is a prefix of them, never a part of one.
 """
 
-import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +17,8 @@ import apsw
 from strandline.errors import (
     CorruptionError,
     EventCorrupt,
-    OutcomeUnknown,
     StoreUnavailable,
     StrandlineError,
-    UsageError,
 )
 from strandline.failpoint import reach
 from strandline.persist.audit import quarantine_writes, refuse_unless_empty
@@ -40,14 +35,8 @@ from strandline.persist.backend import (
     Truncate,
     Write,
 )
-from strandline.persist.backends.sqlite_file import (
-    connect,
-    damaged_file,
-    has_moved,
-    identity_of,
-    open_file,
-)
-from strandline.persist.backends.sqlite_read import (
+from strandline.persist.backends.sqlite.handle import Handle
+from strandline.persist.backends.sqlite.read import (
     DAMAGED_PAGE,
     RUNS,
     global_rows,
@@ -60,9 +49,9 @@ from strandline.persist.backends.sqlite_read import (
     time_bounds,
     trimmed,
 )
-from strandline.persist.backends.sqlite_records import Loader, dumped
-from strandline.persist.backends.sqlite_survey import Unread, damaged_beside, survey, surveyed
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
+from strandline.persist.backends.sqlite.records import Loader, dumped
+from strandline.persist.backends.sqlite.survey import Unread, damaged_beside, survey, surveyed
+from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
 from strandline.persist.commit import append_with_seq, decide
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
 from strandline.persist.group_commit import GroupCommit
@@ -77,7 +66,7 @@ SWEEP_ROWS: Final = 1000
 _TURN_S: Final = 0.001
 
 
-class SqliteBackend:
+class SqliteBackend(Handle):
     """See AtomicBackend for what it promises. Reads have connections of their own and never wait for a
     writer."""
 
@@ -90,35 +79,18 @@ class SqliteBackend:
         synchronous: str = "FULL",
         busy_timeout_s: float = 30,
     ) -> None:
-        if synchronous not in ("FULL", "NORMAL"):
-            raise UsageError(
-                f"synchronous is {synchronous!r:.80}", hint="FULL, or NORMAL with its loss bound"
-            )
-        if type(busy_timeout_s) not in (int, float) or not isfinite(busy_timeout_s) or busy_timeout_s < 0:
-            raise UsageError(
-                f"busy_timeout_s is {busy_timeout_s!r:.80}", hint="a number of seconds, 0 or more"
-            )
-        self._path = Path(path).absolute()
-        self._options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
-        self._writer = open_file(
-            self._path,
+        super().__init__(
+            path,
             create=create,
+            read_only=read_only,
             synchronous=synchronous,
             busy_timeout_s=busy_timeout_s,
-            read_only=read_only,
         )
-        self._writing = threading.RLock()
         self._group = GroupCommit(self._commit_group)
         self._names = Names()  # the writer's: holds what is not committed yet
-        self._seen = (
-            Names()
-        )  # the readers': only what they found committed, so that no undone id is taken for another
-        self._idle: list[apsw.Connection] = []
-        self._pid = os.getpid()
-        self._poisoned: str | None = None
-        self._is_closed = False
+        # The readers': only what they found committed, so that no undone id is taken for another.
+        self._seen = Names()
         self._counts = {"commits": 0, "conflicts": 0}
-        self._identity = identity_of(self._path)
         self._lineage = self._read_lineage()
 
     # Writing
@@ -211,96 +183,10 @@ class SqliteBackend:
         with suppress(apsw.Error):  # the transaction may be gone already: then there is nothing to undo
             self._writer.execute("ROLLBACK")
 
-    def _failed_commit(self, error: apsw.Error) -> StrandlineError:
-        """A failed write or sync leaves it open what a later recovery finds in the log, so this handle
-        stops here."""
-        if isinstance(error, (apsw.FullError, apsw.BusyError)):
-            return self._unavailable(error)
-        self._poisoned = f"a commit failed with {error}"
-        return OutcomeUnknown(
-            f"the store at {self._path.name} could not say whether it stored a commit: {error}", once=None
-        )
-
-    def _unavailable(self, error: apsw.Error) -> StrandlineError:
-        if isinstance(error, apsw.BusyError):
-            timeout_s = self._options["busy_timeout_s"]
-            return StoreUnavailable(
-                f"another process has held the store for over {timeout_s} s",
-                hint="look for a stuck writer, or try again",
-            )
-        if isinstance(error, apsw.FullError):
-            return StoreUnavailable("the disk is full; nothing was written", hint="make room, then try again")
-        if isinstance(error, apsw.ReadOnlyError):
-            return StoreUnavailable("the store is open for reading only", hint="open it without read_only")
-        if is_damage(error):
-            return damaged_file(self._path, error)
-        return StoreUnavailable(f"the store at {self._path.name} failed: {error}", hint="check the disk")
-
     # Reading
-
-    @contextmanager
-    def _reader(self, damaged: Callable[[], StrandlineError] | None = None) -> Iterator[apsw.Connection]:
-        """`damaged` names what a damaged page is about, where that is known."""
-        self._check_usable()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            yield connection
-        except apsw.Error as error:
-            if damaged is not None and is_damage(error):
-                raise damaged() from error
-            raise self._unavailable(error) from error
-        finally:
-            self._idle.append(connection)
-            if self._is_closed:  # meanwhile, so that nobody else would close it
-                self._close_readers()
-
-    @contextmanager
-    def _own_reader(self) -> Iterator[apsw.Connection]:
-        """A connection for one long or odd read, which nobody uses after it."""
-        self._check_usable()
-        connection = self._connect()
-        try:
-            yield connection
-        except apsw.Error as error:
-            raise self._unavailable(error) from error
-        finally:
-            connection.close()
-
-    def _connect(self) -> apsw.Connection:
-        try:
-            connection = connect(self._path, **self._options)  # type: ignore[arg-type]  # as given to us
-        except apsw.Error as error:
-            self._refuse_if_replaced()
-            raise self._unavailable(error) from error
-        try:
-            self._refuse_if_replaced()
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _refuse_if_replaced(self) -> None:
-        """Another file under our name: the writer would go on in the old one, where nobody looks any more.
-
-        What is replaced between this and the end of a commit goes unnoticed until the next one.
-        """
-        try:
-            is_same = identity_of(self._path) == self._identity is not None
-        except OSError as error:
-            raise StoreUnavailable(
-                f"the store at {self._path.name} cannot be looked at: {error}", hint="check folder and rights"
-            ) from error
-        if not is_same:
-            self._poisoned = "the file was replaced or removed under this store"
-            self._check_usable()
 
     def _read_lineage(self) -> str:
         try:
-            if has_moved(self._writer):  # before we looked which file it is
-                self._identity = None
             with self._reader() as connection:
                 return str(connection.execute("SELECT value FROM meta WHERE name = 'lineage'").get)
         except BaseException:
@@ -651,29 +537,6 @@ class SqliteBackend:
                 self._writer.pragma("journal_mode", "delete")
             except apsw.Error as error:
                 raise self._unavailable(error) from error
-
-    def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with self._writing:
-            self._close_readers()
-            self._writer.close()
-
-    def _close_readers(self) -> None:
-        with suppress(IndexError):  # none is left, or another thread took the last one
-            while True:
-                self._idle.pop().close()
-
-    def _check_usable(self) -> None:
-        if self._is_closed:
-            raise UsageError("the store is closed", hint="open it again")
-        if os.getpid() != self._pid:
-            raise UsageError("the store was opened by a parent process", hint="open it anew after a fork")
-        if self._poisoned:
-            raise StoreUnavailable(
-                f"the store cannot be used any more: {self._poisoned}", hint="open it again"
-            )
 
 
 def _prepared(

@@ -12,9 +12,9 @@ import apsw
 
 from strandline.persist.audit import audit, is_sound_event
 from strandline.persist.backend import Damage, Record
-from strandline.persist.backends.sqlite_read import is_damage
-from strandline.persist.backends.sqlite_records import unrolled
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.backends.sqlite.read import is_damage
+from strandline.persist.backends.sqlite.records import unrolled
+from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK
 from strandline.persist.reserved import GLOBAL
 
 EXACT_PROBES: Final = 10_000  # more events than two leaf pages hold; beyond, a probe may skip 1 in so many

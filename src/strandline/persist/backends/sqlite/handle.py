@@ -1,0 +1,164 @@
+"""An open store file: one connection that writes, some that read, and what stops all of them."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import isfinite
+from pathlib import Path
+
+import apsw
+
+from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError, UsageError
+from strandline.persist.backends.sqlite.file import connect, damaged_file, has_moved, identity_of, open_file
+from strandline.persist.backends.sqlite.read import is_damage
+
+
+class Handle:
+    """What a backend has of its file. It is used by the process that opened it, until it is closed, a commit
+    has an unknown outcome, or another file is seen under its name."""
+
+    def __init__(
+        self, path: str | Path, *, create: bool, read_only: bool, synchronous: str, busy_timeout_s: float
+    ) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise UsageError(
+                f"synchronous is {synchronous!r:.80}", hint="FULL, or NORMAL with its loss bound"
+            )
+        if type(busy_timeout_s) not in (int, float) or not isfinite(busy_timeout_s) or busy_timeout_s < 0:
+            raise UsageError(
+                f"busy_timeout_s is {busy_timeout_s!r:.80}", hint="a number of seconds, 0 or more"
+            )
+        self._path = Path(path).absolute()
+        self._options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
+        self._writer = open_file(
+            self._path,
+            create=create,
+            synchronous=synchronous,
+            busy_timeout_s=busy_timeout_s,
+            read_only=read_only,
+        )
+        self._writing = threading.RLock()
+        self._idle: list[apsw.Connection] = []
+        self._pid = os.getpid()
+        self._poisoned: str | None = None
+        self._is_closed = False
+        try:
+            found = identity_of(self._path)
+            self._identity = None if has_moved(self._writer) else found  # moved before we looked
+        except BaseException:
+            self._writer.close()
+            raise
+
+    # Readers
+
+    @contextmanager
+    def _reader(self, damaged: Callable[[], StrandlineError] | None = None) -> Iterator[apsw.Connection]:
+        """`damaged` names what a damaged page is about, where that is known."""
+        self._check_usable()
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        except apsw.Error as error:
+            if damaged is not None and is_damage(error):
+                raise damaged() from error
+            raise self._unavailable(error) from error
+        finally:
+            self._idle.append(connection)
+            if self._is_closed:  # meanwhile, so that nobody else would close it
+                self._close_readers()
+
+    @contextmanager
+    def _own_reader(self) -> Iterator[apsw.Connection]:
+        """A connection for one long or odd read, which nobody uses after it."""
+        self._check_usable()
+        connection = self._connect()
+        try:
+            yield connection
+        except apsw.Error as error:
+            raise self._unavailable(error) from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> apsw.Connection:
+        try:
+            connection = connect(self._path, **self._options)  # type: ignore[arg-type]  # as given to us
+        except apsw.Error as error:
+            self._refuse_if_replaced()
+            raise self._unavailable(error) from error
+        try:
+            self._refuse_if_replaced()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _refuse_if_replaced(self) -> None:
+        """Another file under our name: the writer would go on in the old one, where nobody looks any more.
+
+        What is replaced between this and the end of a commit goes unnoticed until the next one.
+        """
+        try:
+            is_same = identity_of(self._path) == self._identity is not None
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the store at {self._path.name} cannot be looked at: {error}", hint="check folder and rights"
+            ) from error
+        if not is_same:
+            self._poisoned = "the file was replaced or removed under this store"
+            self._check_usable()
+
+    # What goes wrong
+
+    def _failed_commit(self, error: apsw.Error) -> StrandlineError:
+        """A failed write or sync leaves it open what a later recovery finds in the log, so this handle
+        stops here."""
+        if isinstance(error, (apsw.FullError, apsw.BusyError)):
+            return self._unavailable(error)
+        self._poisoned = f"a commit failed with {error}"
+        return OutcomeUnknown(
+            f"the store at {self._path.name} could not say whether it stored a commit: {error}", once=None
+        )
+
+    def _unavailable(self, error: apsw.Error) -> StrandlineError:
+        if isinstance(error, apsw.BusyError):
+            timeout_s = self._options["busy_timeout_s"]
+            return StoreUnavailable(
+                f"another process has held the store for over {timeout_s} s",
+                hint="look for a stuck writer, or try again",
+            )
+        if isinstance(error, apsw.FullError):
+            return StoreUnavailable("the disk is full; nothing was written", hint="make room, then try again")
+        if isinstance(error, apsw.ReadOnlyError):
+            return StoreUnavailable("the store is open for reading only", hint="open it without read_only")
+        if is_damage(error):
+            return damaged_file(self._path, error)
+        return StoreUnavailable(f"the store at {self._path.name} failed: {error}", hint="check the disk")
+
+    # The end
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with self._writing:
+            self._close_readers()
+            self._writer.close()
+
+    def _close_readers(self) -> None:
+        with suppress(IndexError):  # none is left, or another thread took the last one
+            while True:
+                self._idle.pop().close()
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise UsageError("the store is closed", hint="open it again")
+        if os.getpid() != self._pid:
+            raise UsageError("the store was opened by a parent process", hint="open it anew after a fork")
+        if self._poisoned:
+            raise StoreUnavailable(
+                f"the store cannot be used any more: {self._poisoned}", hint="open it again"
+            )
