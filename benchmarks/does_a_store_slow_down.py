@@ -18,7 +18,7 @@ BATCH = 10_000
 TIMES = 50
 NOTE = (
     "SQLite, one stream, all in the global order; an event has a few bytes. *Resume* goes on with a fold"
-    " that is ten events behind. Aim: 1.20x at most."
+    " that is ten events behind."
 )
 
 

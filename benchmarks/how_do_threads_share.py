@@ -17,10 +17,11 @@ from strandline.persist import AtomicBackend, open_store
 QUESTION = "How do threads share a store?"
 THREADS = 64
 NOTE = (
-    "Aim: 3.00x of the raw table by one thread. Those who wait share a transaction and its sync; what is left"
+    "Those who wait share a transaction and its sync; what is left"
     " is Python, of which one thread runs at a time, and the change from one thread to the next: *Where does"
     " an append go?* The raw table by as many threads is the least that can be done together: it checks and"
-    " expects nothing, and all append to one stream."
+    " expects nothing, and all append to one stream. What sharing is worth depends on what is shared: *How"
+    " much is a shared sync worth?*"
 )
 
 

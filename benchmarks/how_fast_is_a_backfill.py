@@ -25,8 +25,7 @@ BARE: Final = "bare Spark"
 _NOTE: Final = """\
 Nine rows of ten are in the table. Bare Spark anti-joins a Parquet file with the table and appends the rest;
 beside a live writer, or run twice after a crash, that writes rows twice. By chunks the rows come through
-append, up to 250,000 at a time; as a frame, which is how a large Parquet file goes, through load. Aim: 2
-times bare Spark, as a frame."""
+append, up to 250,000 at a time; as a frame, which is how a large Parquet file goes, through load."""
 
 
 def ask(bench: Bench) -> None:

@@ -11,9 +11,9 @@ from strandline.persist import open_store
 
 QUESTION = "How fast is a batch?"
 BATCH = 1000
-NOTE = "Aim: 0.65x of raw executemany. What bounds it: *Where does an append go?*"
+NOTE = "What bounds it: *Where does an append go?*"
 POSTGRES_NOTE = (
-    "Aim: 0.50x of binary COPY, which fills a table of two indexes and asks nothing; ours fills one of four."
+    "Binary COPY fills a table of two indexes and asks nothing; ours fills one of four."
     " A client that checks, encodes and packs, and a server that stores, take turns; half of the time each."
 )
 

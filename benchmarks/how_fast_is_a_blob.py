@@ -25,7 +25,7 @@ All read one source from the same table with the same session, and write its col
 on the same disk. Ours has its rows in order, the bounds of each object fixed before it is written, each
 object synced to the disk, its SHA-256 taken, and every object there once whatever is killed. Spark by itself
 writes a file for each part of the table that a task reads, and syncs nothing; *in order* it shuffles rows to
-as many files as ours has objects, and sorts each. Aim: 0.70x of Spark by itself at least."""
+as many files as ours has objects, and sorts each."""
 
 
 def ask(bench: Bench) -> None:

@@ -28,7 +28,7 @@ Bare is one Iceberg append of the same rows by the same session into a table wit
 properties; after a crash it would be done twice or not at all. A flush checks each segment, gives each row
 its seq and the SHA-256 of its content, stages, publishes and records. With *the same columns* Spark computes
 that digest too, and has a number to put where the seq goes; else the table has the columns of the producer
-alone. Aim: """
+alone."""
 
 
 def ask(bench: Bench) -> None:
@@ -43,7 +43,7 @@ def ask(bench: Bench) -> None:
         FROM_FILES: rows.bare_from_files(made_table(node.spark, "flush_many")),
     }
     against = [SAME_COLUMNS, FROM_FILES]
-    bench.run(Case(f"{many:,} rows", "s", contenders, against, note=f"{_NOTE}1.30x at most."), at_most=5)
+    bench.run(Case(f"{many:,} rows", "s", contenders, against, note=_NOTE), at_most=5)
     rows = Spooled(node, "flush_few", FEW)
     contenders = {
         "ours": rows.flush,
@@ -51,7 +51,7 @@ def ask(bench: Bench) -> None:
         FROM_FILES: rows.bare_from_files(made_table(node.spark, "flush_few_files")),
     }
     against = [FROM_MEMORY, FROM_FILES]
-    bench.run(Case(f"{FEW:,} rows", "s", contenders, against, note=f"{_NOTE}2.00x at most."))
+    bench.run(Case(f"{FEW:,} rows", "s", contenders, against, note=_NOTE))
 
 
 class Spooled:

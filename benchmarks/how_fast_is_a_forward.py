@@ -47,10 +47,9 @@ With one sender it keeps the order, as ours does; ten are its default, fed by te
 After a crash it may send twice."""
 _RECEIVER: Final = f"""{_HOW}
 The sink of the Collector, a Go program, only appends a body to a file and syncs it; our receiver also parses,
-checks, numbers and records what it is sent. Aim: 0.60x of the bare loop at least."""
+checks, numbers and records what it is sent."""
 _SINK: Final = f"""{_HOW}
-All send to the same program, which only appends a body to a file and syncs it: the senders are compared.
-Aim: as much as the Collector."""
+All send to the same program, which only appends a body to a file and syncs it: the senders are compared."""
 
 
 def ask(bench: Bench) -> None:

@@ -45,7 +45,7 @@ def ask_sqlite(bench: Bench) -> None:
             "eventsourcing, repository.get": rate(application.replay, AGGREGATE),
         }
         title = "SQLite: replay of a stream into one value"
-        bench.run(Case(title, "events/s", contenders, ["raw table"], note="Aim: 0.40x."))
+        bench.run(Case(title, "events/s", contenders, ["raw table"]))
 
 
 def ask_postgres(bench: Bench, url: str) -> None:
@@ -75,8 +75,7 @@ def _run_pages(bench: Bench, kind: str, count: int, b: AtomicBackend, raw: Any, 
             "raw table": _walk(count, getattr(raw, of_others)),
             "eventsourcing": _walk(count, getattr(peer, of_others)),
         }
-        note = "Aim: 0.70x." if kind == "SQLite" and "one stream" in title else ""
-        bench.run(Case(f"{kind}: {title}", "events/s", contenders, ["raw table"], note=note))
+        bench.run(Case(f"{kind}: {title}", "events/s", contenders, ["raw table"]))
 
 
 def _walk(count: int, pages: Callable[[int], Iterable[Sized]]) -> Contender:

@@ -20,7 +20,7 @@ BATCH: Final = 10_000
 _NOTE: Final = """\
 By hand a batch is one Parquet file, written with the defaults of pyarrow, file and folder synced. Ours judges
 each row, numbers them, and commits that to the store too (a second sync); a repeat under the same request id
-would change nothing. Aim: 0.60x."""
+would change nothing."""
 
 
 def ask(bench: Bench) -> None:

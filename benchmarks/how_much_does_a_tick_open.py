@@ -16,7 +16,7 @@ QUESTION = "How much does a tick open?"
 _NOTE: Final = f"""\
 {NEW:,} rows are appended, off the clock, landed by a flush, and delivered as an object. Old rows came by one
 load, and the sink is past them. Bytes are the sizes of the data files that the delivery opens, by Iceberg's
-own counters. Aim: 1.50x at most in bytes, 2.00x in seconds."""
+own counters."""
 
 
 def ask(bench: Bench) -> None:

@@ -16,7 +16,7 @@ QUESTION = "How much does an idle tick cost?"
 STRANDS: Final = 1_000
 DATASET: Final = "idle"
 _NOTE: Final = """\
-Everything is delivered, and the sink is run again. Aim: under 1 s, and 0 bytes. *After a restart* the node is
+Everything is delivered, and the sink is run again. *After a restart* the node is
 opened too, and has to learn from its store what was delivered."""
 
 

@@ -23,7 +23,7 @@ from strandline.persist.wire import PATH, commit_body
 QUESTION = "How much does HTTP cost?"
 BATCH = 1000
 NOTE = (
-    "Aim: 0.50x, also for 64 connections. A batch is encoded, sent, decoded, stored and answered: each side"
+    "A batch is encoded, sent, decoded, stored and answered: each side"
     " does once more what the store in this process does once, see *Where does an append go?*"
 )
 CROWD_NOTE = (

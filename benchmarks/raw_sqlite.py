@@ -15,8 +15,9 @@ import apsw
 import orjson
 
 from benchmarks.payload import STREAM, TYPE
-from strandline.persist.backends.sqlite_file import open_file
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS
+from strandline.failpoint import reach
+from strandline.persist.backends.sqlite.file import open_file
+from strandline.persist.backends.sqlite.transaction import SEQ_BITS
 from strandline.persist.block import event_crc, key_crc, pointer_sum
 
 _SCHEMA = """
@@ -128,6 +129,7 @@ class SameTables:
         texts = [orjson.dumps(data, option=orjson.OPT_SORT_KEYS) for data in datas]
         crcs = [event_crc(STREAM, TYPE, at, text) for text in texts]
         key, digest = f"$once/{STREAM}/{uuid4().hex}", sha256(b"\0\0".join(texts)).hexdigest()
+        reach("commit.prepared")  # the steps of ours, for who compares them
         run("BEGIN IMMEDIATE")
         assert run("SELECT value FROM keys WHERE name = ?", (key,)).fetchone() is None
         mark: int = run("SELECT mark FROM streams WHERE id = 1").get
@@ -158,7 +160,9 @@ class SameTables:
             "INSERT INTO keys (name, value, sum) VALUES (?, ?, ?)",
             (key, marker.decode(), key_crc(key, marker)),
         )
+        reach("commit.before")
         run("COMMIT")
+        reach("commit.after")
 
     def close(self) -> None:
         self._connection.close()

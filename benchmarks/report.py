@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple, Self
 import apsw
 import rich.table
 
-from benchmarks.plots import plot
+from benchmarks.aims import PEER, Standing, standings
+from benchmarks.plots import plot, plot_aims
 
 _PACKAGES: Final = (
     "strandline",
@@ -44,6 +45,14 @@ durable as those beside them: SQLite with a write-ahead log and `synchronous=FUL
 the garbage of making them is collected, before a clock starts. Rows are those of a log: a time, a level, a
 number, and a message of 200 characters. Tables are Iceberg's, on the same disk, and Spark runs on all cores
 of the machine.
+"""
+
+
+_AIMS: Final = """\
+What each figure is to reach, where we would stop, and where it stands, by the median. The picture has each
+as a share of its aim: what ends right of the line has reached it; a diamond is the peer, which checks and
+keeps less with an append than ours does. What a missed one is bound by stands below, at the question that is
+named.
 """
 
 
@@ -132,8 +141,9 @@ def publish(report: Report, folder: Path, *, asked: Collection[str] | None = Non
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / "results.json"
     if asked is not None and results.exists():
-        report = _joined(_report_of(json.loads(results.read_text("utf-8"))), report, asked)
+        report = _joined(report_of(json.loads(results.read_text("utf-8"))), report, asked)
     results.write_text(json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    report = report_of(json.loads(results.read_text("utf-8")))  # shown as it will be next time
     pictures = _plotted(report, folder)
     (folder / "README.md").write_text(as_markdown(report, pictures), "utf-8")
 
@@ -143,10 +153,15 @@ def _plotted(report: Report, folder: Path) -> dict[str, str]:
     questions: dict[str, list[Table]] = {}
     for table in report.tables:
         questions.setdefault(table.question, []).append(table)
-    names = {question: f"{'-'.join(question.lower().strip('?').split())}.svg" for question in questions}
+    names = {question: picture_name(question) for question in questions}
     for old in folder.glob("*.svg"):
         old.unlink()
+    plot_aims(standings(report.tables), folder / "aims.svg")
     return {name: names[name] for name, tables in questions.items() if plot(tables, folder / names[name])}
+
+
+def picture_name(question: str) -> str:
+    return f"{'-'.join(question.lower().strip('?').split())}.svg"
 
 
 def _joined(old: Report, new: Report, asked: Collection[str]) -> Report:
@@ -189,7 +204,8 @@ def _row(row: Row) -> dict[str, object]:
     }
 
 
-def _report_of(data: dict[str, Any]) -> Report:
+def report_of(data: dict[str, Any]) -> Report:
+    """What results.json holds."""
     date = data["surroundings"]["date"]
     tables = [
         Table(
@@ -227,7 +243,7 @@ def rich_table(table: Table) -> rich.table.Table:
 
 
 def as_markdown(report: Report, pictures: Mapping[str, str] | None = None) -> str:
-    parts = [_PREFACE]
+    parts = [_PREFACE, _aims(standings(report.tables))]
     question = None
     for table in report.tables:
         if table.question != question:
@@ -248,6 +264,27 @@ def as_markdown(report: Report, pictures: Mapping[str, str] | None = None) -> st
         "## Measured with\n\n" + _bullets(f"{name} {what}" for name, what in report.surroundings.items())
     )
     return "\n".join(parts)
+
+
+def _aims(found: Sequence[Standing]) -> str:
+    """Each aim beside what was measured."""
+    lines = [["", "aim", "better", "measured", PEER, ""], ["---", *["---:"] * 4, "---"]]
+    for each in found:
+        aim = each.aim
+        sign, shown = "≤" if aim.is_most else "≥", _ratio if aim.against else _number
+        unit = "x" if aim.against else f" {each.unit}"
+        lines.append(
+            [
+                f"{aim.text}; *{aim.question}*",
+                f"{sign} {aim.reach:,.4g}{unit}",
+                "" if aim.better is None else f"{sign} {aim.better:.4g}{unit}",
+                "" if each.ours is None else shown(each.ours) + ("" if aim.against else unit),
+                "" if each.peer is None else shown(each.peer),
+                each.verdict,
+            ]
+        )
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"## Aims\n\n![Aims](aims.svg)\n\n{_AIMS}\n{rows}\n"
 
 
 def _bullets(lines: Iterable[str]) -> str:

@@ -3,9 +3,8 @@
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from functools import partial
 from hashlib import sha256
 from itertools import count
 from typing import Any, cast
@@ -20,11 +19,12 @@ from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_do_threads_share import THREADS, together
 from benchmarks.how_much_does_http_cost import served
 from benchmarks.payload import STREAM, TYPE, payloads
+from benchmarks.steps import noted
 from strandline.persist import Append, AtomicBackend, ExpectSeq, open_store
 from strandline.persist.backend import Commit
 from strandline.persist.backends.sqlite import SqliteBackend
-from strandline.persist.backends.sqlite_file import open_file
-from strandline.persist.backends.sqlite_transaction import SEQ_BITS
+from strandline.persist.backends.sqlite.file import open_file
+from strandline.persist.backends.sqlite.transaction import SEQ_BITS
 from strandline.persist.block import event_crc
 from strandline.persist.durable import commit_of
 from strandline.persist.event import make_event
@@ -48,12 +48,11 @@ NOTE = (
 
 
 SINGLE_NOTE = (
-    "Processor time, without the waits for the disk. By hand the same statements are run, and nothing is"
-    " checked. *Prepared*: names and values checked, encoded, summed and hashed. *Handed over*: through the"
-    " line in which threads wait for each other. *Begun and committed*: a transaction with nothing in it, and"
-    " the look whether the file is still the same. What is left is the expectation, the marker and the seqs"
-    " in Python, and the statements, which by hand are the same. So what is between the two is Python; and it"
-    " is slower after a wait for the disk than in a loop of its own, as the parts are taken here."
+    "Time that passes, of the very same appends as in *How fast is an append?*, from each place on their way"
+    " to the next. By hand the same statements are run, and nothing is checked. *Prepared*: names and values"
+    " checked, encoded, summed and hashed. *Decided and written*: begun, the key looked up, the expectation"
+    " compared, the rows written. *Committed*: the log written and synced. So ours is bound by Python before"
+    " the commit, and most by what decides and hands over rows."
 )
 
 
@@ -68,18 +67,22 @@ POSTGRES_NOTE = (
 
 THREADS_NOTE = (
     "Each thread appends to a stream of its own, with the full contract, and waits for its acknowledgement."
-    " Python runs one of them at a time, so what all spend is what each waits for: its two parts are the last"
-    " two rows. The threads alone make, check, encode and hand over, and are woken for every append, by the"
-    " kernel and by Python's lock; what is handed over is thrown away. The store's own work is Python too,"
-    " and the log: the streams lie apart, and each has its pages, of events, of their indexes and of keys."
+    " Python runs one of them at a time, so what all spend is what each waits for. Its two parts, each by"
+    " itself, are the last two rows; what they do not add up to is what they cost each other: turns at"
+    " Python's lock, and caches that the other has filled. The threads alone make, check, encode and hand"
+    " over, and are woken for every append, by the kernel and by Python's lock; what is handed over is thrown"
+    " away. The store's own work is Python too, and the log: the streams lie apart, and each has its pages,"
+    " of events, of their indexes and of keys."
 )
 
 
 HTTP_NOTE = (
-    "Time that passes. The client checks and encodes a batch and writes it as a request; the host reads it,"
-    " and checks and encodes it anew before it is stored, since it takes nobody's word for what JSON would"
-    " change. They take turns, so the whole is their sum, the way between them, and that each is slower in"
-    " its turn, after a sleep, than in a loop of its own, as it is taken here."
+    "Time that passes. The first three rows are one batch over HTTP from its begin to its end: checked,"
+    " encoded and written as a request by the client; on its way and at the host; made events of by the"
+    " client. The others are what is done meanwhile at the host, each in a loop of its own: it reads the"
+    " batch, and checks and encodes it anew before it is stored, since it takes nobody's word for what JSON"
+    " would change. They take turns, so a batch is bound by the sum of what both do; what the host takes more"
+    " than in a loop is the way between them, and that it is slower after a sleep."
 )
 
 
@@ -162,24 +165,38 @@ def ask_single(bench: Bench) -> None:
     with (
         closing(open_store(folder / "where-single.db")) as full,
         closing(raw_sqlite.SameTables(folder / "where-hand.db")) as hand,
-        closing(SqliteBackend(folder / "where-empty.db")) as empty,
     ):
-        writes, nothing = _writes([data]), GroupCommit(lambda group: [[] for _ in group])
-        prepared, ours_full = prepare([], writes, (STREAM, "key")), ours.FullContract(full)
-
-        def begin_and_commit() -> None:
-            with empty._transaction():  # noqa: SLF001  # a part that nobody else needs by itself
-                pass
-
-        cpu = partial(_ms, times=times, clock=time.process_time)
-        parts = {
-            "(by hand)": cpu(lambda: hand.append(data)),
-            "(ours, full contract)": cpu(lambda: ours_full.append(data)),
-            "prepared": cpu(lambda: prepare([ExpectSeq(STREAM, 0)], writes, (STREAM, "key"))),
-            "handed over": cpu(lambda: nothing.submit(prepared)),
-            "begun and committed": cpu(begin_and_commit),
+        ours_full = ours.FullContract(full)
+        contenders = {
+            "ours": _stepwise(lambda: ours_full.append(data), times),
+            "by hand": _stepwise(lambda: hand.append(data), times),
         }
-        bench.run(Case("SQLite: ms of one append (less is better)", "ms", parts, note=SINGLE_NOTE))
+        title = "SQLite: ms of one append (less is better)"
+        bench.run(Case(title, "ms", contenders, ["by hand"], note=SINGLE_NOTE))
+
+
+STEPS = {
+    "commit.prepared": "prepared",
+    "commit.before": "decided and written",
+    "commit.after": "committed",
+}
+
+
+def _stepwise(act: Callable[[], object], times: int, named: Mapping[str, str] = STEPS) -> Contender:
+    """A contender: ms of an act, by the places that it comes by; after the last it is answered."""
+
+    def run() -> dict[str, float]:
+        spent = dict.fromkeys([*named.values(), "answered"], 0.0)
+        for _ in range(times):
+            with noted() as steps:
+                began = time.perf_counter()
+                act()
+                spans = steps.spans_ms(began, time.perf_counter())
+            for span, ms in spans.items():
+                spent[named.get(span.rpartition(" to ")[2], "answered")] += ms / times
+        return {**spent, "all": sum(spent.values())}
+
+    return run
 
 
 def ask_threads(bench: Bench) -> None:
@@ -230,38 +247,25 @@ def _handed_over(group: GroupCommit, stream: str) -> Callable[[dict[str, Any]], 
 
 def ask_http(bench: Bench) -> None:
     writes = _writes(payloads(BATCH))
-    prepared = prepare([], writes, (STREAM, "key"), is_sent=True)
-    body = commit_body(prepared)
+    body = commit_body(prepare([], writes, (STREAM, "key"), is_sent=True))
     call = read_request(body)
+    sent = {"commit.prepared": "prepared by the client", "commit.acknowledged": "on its way and at the host"}
     with (
         closing(open_store(bench.folder / "where-near.db")) as near,
         served(bench.folder / "where-far.db") as url,
         closing(open_store(url)) as far,
     ):
         parts = {
-            "checked and encoded": _us(lambda: prepare([], writes, (STREAM, "k"), is_sent=True)),
-            "written as a request": _us(lambda: commit_body(prepared)),
-            "read by the host": _us(lambda: commit_of(*read_request(body).args)),
-            "checked, encoded and stored by the host": _us(lambda: _stored(near, commit_of(*call.args))),
-            "(the whole, over HTTP)": _us(lambda: far.commit([], writes, once=(STREAM, uuid4().hex))),
+            "over HTTP": _stepwise(lambda: far.commit([], writes, once=(STREAM, uuid4().hex)), TIMES, sent),
+            "at the host, read": _ms(lambda: commit_of(*read_request(body).args), TIMES),
+            "at the host, prepared and stored": _ms(lambda: _stored(near, commit_of(*call.args)), TIMES),
         }
-        bench.run(Case("HTTP: µs for each event of a batch (less is better)", "µs", parts, note=HTTP_NOTE))
+        title = f"HTTP: ms of a batch of {BATCH:,} (less is better)"
+        bench.run(Case(title, "ms", parts, note=HTTP_NOTE))
 
 
 def _stored(b: AtomicBackend, commit: Commit) -> None:
     b.commit(commit[0], commit[1], once=(STREAM, uuid4().hex))
-
-
-def _us(act: Callable[[], object]) -> Contender:
-    """A contender: µs that pass for each event of a batch."""
-
-    def run() -> float:
-        began = time.perf_counter()
-        for _ in range(TIMES):
-            act()
-        return (time.perf_counter() - began) * 1e6 / (TIMES * BATCH)
-
-    return run
 
 
 def _commits(seq: int) -> list[Commit]:
