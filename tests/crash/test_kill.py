@@ -31,7 +31,7 @@ from strandline.persist import (
     verify,
 )
 from strandline.persist.backend import Inspectable
-from strandline.persist.backends.sqlite_file import connect
+from strandline.persist.backends.sqlite.file import connect
 from tests.conftest import DURABLE_KINDS, Host, Place, host_of, place_of, postgres
 from tests.crash.child import BLOCK, COMPACTED, WRITES, total, write_plain
 from tests.crash.killing import WAIT_S, Child

@@ -3,8 +3,10 @@
 from typing import Final, NamedTuple
 
 PERSIST: Final = "src/strandline/persist"
-SQLITE: Final = f"{PERSIST}/backends/sqlite.py"
-SQLITE_FILE: Final = f"{PERSIST}/backends/sqlite_file.py"
+SQLITE: Final = f"{PERSIST}/backends/sqlite/backend.py"
+SQLITE_HANDLE: Final = f"{PERSIST}/backends/sqlite/handle.py"
+SQLITE_TRANSACTION: Final = f"{PERSIST}/backends/sqlite/transaction.py"
+SQLITE_FILE: Final = f"{PERSIST}/backends/sqlite/file.py"
 POSTGRES: Final = f"{PERSIST}/backends/postgres/backend.py"
 POSTGRES_SQL: Final = f"{PERSIST}/backends/schema/postgres/0001_store.sql"
 REMOTE: Final = f"{PERSIST}/backends/remote.py"
@@ -36,21 +38,21 @@ BUGS: Final = (
     ),
     Bug(
         "a store goes on after a sync that failed",
-        SQLITE,
+        SQLITE_HANDLE,
         'self._poisoned = f"a commit failed with {error}"',
         "pass",
         "tests/faults/test_disk.py -k nothing_pretends",
     ),
     Bug(
         "a sync that failed is told as a commit that was not made",
-        SQLITE,
+        SQLITE_HANDLE,
         "if isinstance(error, (apsw.FullError, apsw.BusyError)):",
         "if isinstance(error, (apsw.FullError, apsw.BusyError, apsw.IOError)):",
         "tests/faults/test_disk.py -k nothing_pretends",
     ),
     Bug(
         "readers do not check the pages",
-        SQLITE,
+        SQLITE_HANDLE,
         "connection = connect(self._path, **self._options)  # type: ignore[arg-type]  # as given to us",
         "connection = connect(self._path, **self._options)  # type: ignore[arg-type]\n"
         '            connection.pragma("checksum_verification", "off")',
@@ -58,7 +60,7 @@ BUGS: Final = (
     ),
     Bug(
         "the mark is the highest row",
-        f"{PERSIST}/backends/sqlite_transaction.py",
+        SQLITE_TRANSACTION,
         '"SELECT id, mark, truncated FROM streams WHERE name = ?"',
         '"SELECT id, coalesce((SELECT max(e.id) & ((1 << 36) - 1) FROM events e WHERE e.stream"\n'
         '            " = streams.id), 0), truncated FROM streams WHERE name = ?"',
@@ -66,10 +68,10 @@ BUGS: Final = (
     ),
     Bug(
         "a mark is remembered though another has moved it",
-        f"{PERSIST}/backends/sqlite_transaction.py",
+        SQLITE_TRANSACTION,
         "if version != self.version:",
         "if self.version < 0:",
-        "tests/persist/backends/test_sqlite.py -k moved_is_read_anew",
+        "tests/persist/backends/sqlite/test_sqlite_writing.py -k moved_is_read_anew",
     ),
     Bug(
         "a transaction takes its lock late",
@@ -83,7 +85,7 @@ BUGS: Final = (
         SQLITE,
         "        self._names.clear()\n        with suppress(apsw.Error):",
         "        with suppress(apsw.Error):",
-        "tests/persist/backends/test_sqlite.py -k leaves_no_names",
+        "tests/persist/backends/sqlite/test_sqlite_writing.py -k leaves_no_names",
     ),
     Bug(
         "a sweep goes one too far",
@@ -94,31 +96,38 @@ BUGS: Final = (
     ),
     Bug(
         "what is truncated and not swept yet is shown",
-        f"{PERSIST}/backends/sqlite_read.py",
+        f"{PERSIST}/backends/sqlite/read.py",
         "id BETWEEN max(?, {low + 1} + (SELECT truncated FROM streams WHERE id = {stream})) AND ?",
         "id BETWEEN ? AND ?",
-        "tests/persist/backends/test_sqlite.py -k leaves_unswept_is_hidden",
+        "tests/persist/backends/sqlite/test_sqlite_erasure.py -k leaves_unswept_is_hidden",
     ),
     Bug(
         "a file that was replaced is written on",
         SQLITE,
         '                self._refuse_if_replaced()\n                reach("commit.before")',
         '                reach("commit.before")',
-        "tests/persist/backends/test_sqlite_edges.py -k no_longer_there",
+        "tests/persist/backends/sqlite/test_sqlite_edges.py -k no_longer_there",
     ),
     Bug(
         "deleted bytes stay in the file",
         SQLITE_FILE,
         'connection.pragma("secure_delete", "on")',
         'connection.pragma("secure_delete", "off")',
-        "tests/persist/backends/test_sqlite.py -k erased_bytes",
+        "tests/persist/backends/sqlite/test_sqlite_erasure.py -k erased_bytes",
     ),
     Bug(
         "a child after a fork uses the store of its parent",
-        SQLITE,
+        SQLITE_HANDLE,
         "if os.getpid() != self._pid:",
         "if False:",
-        "tests/persist/backends/test_sqlite.py -k after_a_fork",
+        "tests/persist/backends/sqlite/test_sqlite_writing.py -k after_a_fork",
+    ),
+    Bug(
+        "a key is known only while it is among the newest",
+        SQLITE_TRANSACTION,
+        "if scope == COMMIT_SCOPE:",
+        "if scope:",
+        "tests/persist/test_commit.py -k only_the_newest_markers_are_kept[sqlite]",
     ),
     Bug(
         "a key that is known is not looked at for what it was",
@@ -195,21 +204,21 @@ BUGS: Final = (
         f"{PERSIST}/erasure.py",
         "    store.scrub()\n    return outcome[0]",
         "    return outcome[0]",
-        "tests/persist/backends/test_sqlite.py -k erased_bytes",
+        "tests/persist/backends/sqlite/test_sqlite_erasure.py -k erased_bytes",
     ),
     Bug(
         "a cursor goes on in a restored store",
         f"{PERSIST}/consumer.py",
         'if kept["lineage"] != lineage:',
         "if False:",
-        "tests/persist/backends/test_sqlite.py -k but_for_its_lineage",
+        "tests/persist/backends/sqlite/test_sqlite_backup.py -k but_for_its_lineage",
     ),
     Bug(
         "a backup is restored unchecked",
         f"{PERSIST}/upkeep.py",
         "target.load(checked(copy.dump()))",
         "target.load(copy.dump())",
-        "tests/persist/backends/test_sqlite.py -k backup_that_was_changed",
+        "tests/persist/backends/sqlite/test_sqlite_backup.py -k backup_that_was_changed",
     ),
     Bug(
         "positions are given out by two at once",

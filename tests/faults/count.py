@@ -15,12 +15,15 @@ ROOT: Final = Path(__file__).parents[2]
 
 @dataclass
 class Count:
-    """One fault: how often it was tried, and each time that a promise was broken."""
+    """One fault: how often it was tried, and each time that a promise was broken. `made_of` says which seeds
+    the cases come from, or what else; `cases` names them where the page lists each."""
 
     name: str
+    made_of: str
     tried: dict[str, int] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     seconds: float = 0
+    cases: list[list[str]] = field(default_factory=list)
 
     def add(self, what: str, times: int = 1) -> None:
         self.tried[what] = self.tried.get(what, 0) + times

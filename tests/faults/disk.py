@@ -75,7 +75,7 @@ class Vfs(ctypes.Structure):
 
 
 class Methods(ctypes.Structure):
-    """SQLite's `sqlite3_io_methods`; the last twelve are handed on as they are."""
+    """SQLite's `sqlite3_io_methods`; the last thirteen are handed on as they are."""
 
     _fields_: ClassVar = [
         ("version", INT), ("close", PTR), ("read", PTR), ("write", PTR), ("truncate", PTR), ("sync", PTR),

@@ -127,7 +127,7 @@ def faults_of(ending: Ending, fault: Fault, course: Course, folder: Path, seed: 
 
 def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str] | None = None) -> Count:
     """Fail each write, sync and read of every run, one at a time, or every `stride`-th."""
-    disk, count = Disk(), Count("errors")
+    disk, count = Disk(), Count("errors", "each place, its seed")
     place = scratch_folder()
     turn = 0
     with count.timed():

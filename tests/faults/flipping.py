@@ -64,7 +64,7 @@ def outcome(path: Path, right: list[dict[str, object]]) -> tuple[str, str]:
 
 def main_file(*, stride: int = 1) -> Count:
     """Flip the bytes of a store that was closed."""
-    count, place = Count("flips"), scratch_folder()
+    count, place = Count("flips", "each place"), scratch_folder()
     with count.timed():
         with closing(SqliteBackend(place / "sound.db")) as b:
             fill(b, times=2)
@@ -76,7 +76,7 @@ def main_file(*, stride: int = 1) -> Count:
 
 def log_file(*, stride: int = 1) -> Count:
     """Flip the bytes of the log that a killed process left beside its store."""
-    count, place = Count("flips of a log"), scratch_folder()
+    count, place = Count("flips of a log", "each place"), scratch_folder()
     with count.timed():
         reference = Reference()
         fill_log(reference)

@@ -163,7 +163,7 @@ def follow(way: Way, is_over: Callable[[], bool]) -> Iterator[Seen]:
 
 def measure(name: str, url: str, space: str, *, events: int) -> Count:
     """Let six processes write, follow them twice, and compare what was seen with what is there."""
-    count, each = Count(f"gap, {name}"), events // WRITERS
+    count, each = Count(f"gap, {name}", "6 seeds, and the moment"), -(-events // WRITERS)
     with count.timed(), closing(WAYS[name](url, space)) as way:
         writers = [started(name, url, space, number, each) for number in range(WRITERS)]
 

@@ -6,12 +6,16 @@ python -m tests.faults.histories TARGET OPTIONS SEED CALLS   prints its calls, a
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+import strandline.persist
 from strandline.persist import (
     Conflict,
     append,
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 KEYS: Final = ("k1", "k2")
 STREAMS: Final = ("s1", "s2")
+STORE: Final = str(Path(strandline.persist.__file__).parent)
 
 
 def timed(about: str, what: str, arguments: tuple[Any, ...], do: Callable[[], Any]) -> Call:
@@ -74,10 +79,38 @@ def history(b: AtomicBackend, seed: int, calls: int) -> list[Call]:
     return [one_call(b, chance, guesses, seed * 10**6 + n) for n in range(1, calls + 1)]
 
 
+def pausing(chance: Random) -> Callable[..., Any]:
+    """A trace that lets another thread in, now and then, between two lines of the store's own code.
+
+    Without it a call in memory is through before the next thread has its turn, on a busy machine always.
+    """
+
+    def line(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and chance.random() < 0.05:
+            time.sleep(1e-6)
+        return line
+
+    def call(frame: FrameType, event: str, _: Any) -> Any:
+        return line if frame.f_code.co_filename.startswith(STORE) else None
+
+    return call
+
+
 def of_threads(b: AtomicBackend, *, threads: int, calls: int, seed: int) -> list[Call]:
+    start = threading.Barrier(threads)
+
+    def run(own: int) -> list[Call]:
+        start.wait()
+        before = sys.gettrace()
+        sys.settrace(pausing(Random(own)))
+        try:
+            return history(b, own, calls)
+        finally:
+            sys.settrace(before)
+
     with ThreadPoolExecutor(threads) as pool:
         seeds = range(seed * 100 + 1, seed * 100 + threads + 1)
-        return [call for each in pool.map(lambda s: history(b, s, calls), seeds) for call in each]
+        return [call for each in pool.map(run, seeds) for call in each]
 
 
 def of_processes(place: "Place", *, processes: int, calls: int, seed: int) -> list[Call]:
@@ -105,11 +138,23 @@ def of_processes(place: "Place", *, processes: int, calls: int, seed: int) -> li
 def judge(calls: list[Call], count: Count) -> None:
     """Look for an order of them, key by key and stream by stream."""
     count.add("calls", len(calls))
+    count.add("that overlapped another", overlapping(calls))
     count.add("histories")
     of_keys = [call for call in calls if call.about in KEYS]
     count.broken += [f"key {name} has no order" for name in not_linear(of_keys, register, 0)]
     of_streams = [call for call in calls if call.about in STREAMS]
     count.broken += [f"stream {name} has no order" for name in not_linear(of_streams, stream, 0)]
+
+
+def overlapping(calls: list[Call]) -> int:
+    """How many of them ran while another did."""
+    found, running = set[int](), list[tuple[int, int]]()
+    for place, call in sorted(enumerate(calls), key=lambda each: each[1].start):
+        running = [each for each in running if each[0] > call.start]
+        if running:
+            found |= {place, *(other for _, other in running)}
+        running.append((call.end, place))
+    return len(found)
 
 
 def main() -> None:

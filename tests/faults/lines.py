@@ -25,7 +25,7 @@ DONE: Final = b"SELECT 1\0"  # in the answer to a statement, once it is carried 
 
 def remote_cuts(*, times: int, seed: int = 1) -> Count:
     """Every commit loses a request or an answer, up to three in a row; the client repeats by itself."""
-    count, chance = Count("cuts of HTTP"), Random(seed)
+    count, chance = Count("cuts of HTTP", f"seed {seed}"), Random(seed)
     folder = Path(tempfile.mkdtemp(prefix="strandline-cuts-"))
     pause = remote._FIRST_PAUSE_S
     remote._FIRST_PAUSE_S = 0.001  # type: ignore[misc]  # the pauses are not what is tried here
@@ -36,17 +36,28 @@ def remote_cuts(*, times: int, seed: int = 1) -> Count:
         closing(RemoteBackend(proxy.url, retries=4)) as b,
     ):
         increments = 0
+
+        def cut_next() -> None:
+            requests, answers = chance.choice([(0, 1), (0, 1), (1, 0), (1, 1), (0, 3)])
+            proxy.cut_requests, proxy.cut_answers = requests, answers
+            count.add("answers to commits cut", answers)
+            count.add("requests to commit cut", requests)
+
+        def one_more(value: int) -> int:
+            cut_next()  # it was read, and is written next
+            return value + 1
+
         for n in range(1, times + 1):
-            proxy.cut_requests, proxy.cut_answers = chance.choice([(0, 1), (0, 1), (1, 0), (1, 1), (0, 3)])
-            count.add("answers cut", proxy.cut_answers)
-            count.add("requests cut", proxy.cut_requests)
             if n % 5 == 0:
                 increments += 1
-                kv_update(b, "n", 0, lambda value: value + 1)
-                continue
-            outcome = b.commit([], [Append("s", "t", n, {"n": n}, globally=True)])
-            if [event.seq for event in outcome] != [n - increments]:  # type: ignore[union-attr]
-                count.broken.append(f"commit {n} came back as {outcome}")
+                kv_update(b, "n", 0, one_more)
+            else:
+                cut_next()
+                outcome = b.commit([], [Append("s", "t", n, {"n": n}, globally=True)])
+                if [event.seq for event in outcome] != [n - increments]:  # type: ignore[union-attr]
+                    count.broken.append(f"commit {n} came back as {outcome}")
+            if proxy.cut_requests or proxy.cut_answers:
+                count.broken.append(f"commit {n} was not cut as often as it should have been")
         check(b, [n for n in range(1, times + 1) if n % 5], count)
         if kv_get(b, "n") != increments:
             count.broken.append(f"{increments} increments made {kv_get(b, 'n')}")
@@ -114,7 +125,7 @@ class Line:
 
 def postgres_cuts(*, times: int, schema: str = "cuts") -> Count:
     """The connection breaks after the server has worked and before its client hears of it."""
-    count = Count("cuts of Postgres")
+    count = Count("cuts of Postgres", "each commit")
     with (
         count.timed(),
         Line(postgres().folder) as line,

@@ -124,7 +124,7 @@ def quick_cells() -> list[tuple[str, str]]:
 
 
 def main(folder: Path) -> Count:
-    tally = Count("marks")
+    tally = Count("marks", "each cell")
     with tally.timed():
         for cell, run in cells().items():
             for how in EMPTYINGS:

@@ -59,7 +59,7 @@ def run_in(tree: Path, bug: Bug) -> subprocess.CompletedProcess[str]:
 
 def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
     """Plant each bug in a copy and run the tests that should catch it; first the same tests without it."""
-    count = Count("planted bugs")
+    count = Count("planted bugs", "the list")
     with count.timed(), tempfile.TemporaryDirectory(prefix="strandline-planted-") as folder:
         clean = Path(folder) / "clean"
         clean.mkdir()
@@ -80,6 +80,7 @@ def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
             found = run_in(tree, bug)
             caught = found.returncode == 1
             count.add("caught", int(caught))
+            count.cases.append([bug.name, bug.caught_by if caught else "nothing"])
             print(
                 f"{number:2} {'caught' if caught else 'NOT CAUGHT'}: {bug.name}", file=sys.stderr, flush=True
             )

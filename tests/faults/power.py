@@ -103,7 +103,7 @@ def main(
 ) -> Count:
     """Cut the power of every run: at each op, or at every `stride`-th disk that a cut could leave. One in
     `twice` is cut again while its store recovers."""
-    disk, count = Disk(), Count(name)
+    disk, count = Disk(), Count(name, f"each place, {seeds} seeds")
     place = scratch_folder()
     with count.timed():
         for number, (workload, checkpoints) in enumerate(RUNS):

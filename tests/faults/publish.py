@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +27,6 @@ from tests.conftest import KINDS, open_backend, place_of, postgres
 from tests.crash.child import WRITES
 from tests.crash.test_kill import kill_at_random, kill_host_at_random
 from tests.faults import flipping, gap, histories, lines, marks, planted, stalls
-from tests.faults.bugs import BUGS
 from tests.faults.count import ROOT, Count, in_another_process
 
 RESULTS: Final = ROOT / "docs" / "faults.json"
@@ -71,7 +71,7 @@ def log_flips(share: float) -> Count:
 
 
 def kills(share: float) -> Count:
-    count, times = Count("kills"), max(round(100 * share), 1)
+    count, times = Count("kills", "the moment"), max(round(100 * share), 1)
     with count.timed():
         for write in WRITES:
             for kind in DURABLE:
@@ -117,7 +117,7 @@ def empties(_: float) -> Count:
 def orders(share: float) -> list[Count]:
     counts, seeds = [], range(1, max(round(30 * share), 1) + 1)
     for kind in KINDS:
-        count = Count(f"orders on {kind}")
+        count = Count(f"orders on {kind}", f"seeds 1 to {seeds[-1]}, and the moment")
         with count.timed():
             for seed in seeds:
                 with closing(open_backend(kind, folder())) as b:
@@ -204,16 +204,16 @@ FAULTS: Final = {
 
 INTRODUCTION: Final = """\
 Each count below was made by a run, none was typed. *Broken* counts the cases in which the promise did not
-hold; every case is made of a seed or of its place, so a broken one can be run again. A part of each runs
-with the other tests (`tests/faults`), the whole with `make faults`."""
+hold. *Made of* says what a case comes from: one of a seed or of its place can be run again as it was; where
+the moment matters too, processes race, and a repeat tries as many others. A part of each runs with the other
+tests (`tests/faults`), the whole with `make test-slow`, and with `make faults`, which writes this page."""
 
 
 def counted(name: str, share: float) -> list[dict[str, Any]]:
     found = FAULTS[name].run(share)
     command = f"python -m tests.faults.publish {name}" + ("" if share == 1 else f" --share {share:g}")
-    return [
-        {**asdict(count), "command": command} for count in (found if isinstance(found, list) else [found])
-    ]
+    more = {"command": command, "date": datetime.now(UTC).date().isoformat()}
+    return [{**asdict(count), **more} for count in (found if isinstance(found, list) else [found])]
 
 
 def kept() -> dict[str, Any]:
@@ -247,12 +247,15 @@ def page(results: dict[str, Any]) -> str:
         if counts is None:
             text += [f"Not counted yet: `python -m tests.faults.publish {name}`.", ""]
             continue
-        text += ["| what | tried | broken | seconds |", "|---|---|---:|---:|"]
+        text += ["| what | tried | made of | broken | seconds |", "|---|---|---|---:|---:|"]
         text += [
-            f"| {count['name']} | {tried(count)} | {broken_in(count)} | {count['seconds']:,.0f} |"
+            f"| {count['name']} | {tried(count)} | {count['made_of']} | {broken_in(count)} |"
+            f" {count['seconds']:,.0f} |"
             for count in counts
         ]
-        text += ["", *(bug_table() if name == "bugs" else []), f"Repeat: `{counts[0]['command']}`.", ""]
+        cases = [case for count in counts for case in count["cases"]]
+        text += ["", *(bug_table(cases) if cases else [])]
+        text += [f"Counted on {counts[0]['date']}. Repeat: `{counts[0]['command']}`.", ""]
     return "\n".join(text)
 
 
@@ -266,8 +269,8 @@ def tried(count: dict[str, Any]) -> str:
     return ", ".join(f"{times:,} {what}" for what, times in count["tried"].items())
 
 
-def bug_table() -> list[str]:
-    rows = [f"| {number} | {bug.name} | `{bug.caught_by}` |" for number, bug in enumerate(BUGS, 1)]
+def bug_table(cases: list[list[str]]) -> list[str]:
+    rows = [f"| {number} | {name} | `{caught_by}` |" for number, (name, caught_by) in enumerate(cases, 1)]
     return ["| | bug | caught by |", "|---:|---|---|", *rows, ""]
 
 

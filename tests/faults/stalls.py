@@ -49,7 +49,7 @@ class Writer:
 
 def stalled(kind: str, *, times: int, writers: int = 4, seed: int = 1) -> Count:
     """Stop, go on, kill and start again, at random, a few writers of one store."""
-    count, chance = Count(f"stalls of {kind}"), Random(f"{kind} {seed}")
+    count, chance = Count(f"stalls of {kind}", f"seed {seed}, and the moment"), Random(f"{kind} {seed}")
     place = place_of(kind, Path(tempfile.mkdtemp(prefix="strandline-stalls-")))
     with count.timed(), ExitStack() as stack:
         crew = [Writer(place, number * SPAN) for number in range(writers)]
@@ -103,7 +103,7 @@ def stopped(writer: Writer) -> Iterator[None]:
 def held_lock(*, times: int) -> Count:
     """A writer stopped in the middle of a commit keeps the others out for a time: they are told that nothing
     was written, and nothing was."""
-    count = Count("stalls past the timeout")
+    count = Count("stalls past the timeout", "the moment")
     place = place_of("sqlite", Path(tempfile.mkdtemp(prefix="strandline-stalls-")))
     with count.timed(), closing(SqliteBackend(place.target, busy_timeout_s=0.05)) as b:
         writer = Writer(place, SPAN)
@@ -134,7 +134,7 @@ def tell(b: SqliteBackend, n: int) -> str:
 
 def stopped_host(*, times: int) -> Count:
     """A host that stalls for longer than its client waits: the repeat has one effect."""
-    count = Count("stalls of a host")
+    count = Count("stalls of a host", "the moment")
     folder = Path(tempfile.mkdtemp(prefix="strandline-stalls-"))
     with (
         count.timed(),

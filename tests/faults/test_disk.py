@@ -56,15 +56,3 @@ def test_the_folders_that_are_made_for_a_store_are_durable_too(
     SqliteBackend(tmp_path / "a" / "b" / "store.db").close()
 
     assert {tmp_path.stat().st_ino, (tmp_path / "a").stat().st_ino} <= synced
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_a_power_cut_at_every_write_and_sync_loses_nothing_acknowledged() -> None:  # P-REC-1, P-REC-9
-    assert in_another_process("power", seeds=30).broken == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_every_write_sync_and_read_that_fails_is_told_and_nothing_pretends() -> None:  # P-REC-9, P-DUR-9
-    assert in_another_process("failing").broken == []

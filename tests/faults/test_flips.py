@@ -1,7 +1,5 @@
 """Bytes of a store that change on the disk."""
 
-import pytest
-
 from tests.faults.flipping import log_file, main_file
 
 
@@ -17,15 +15,3 @@ def test_a_flipped_byte_of_a_log_that_a_kill_left_gives_a_prefix_of_the_commits(
 
     assert count.broken == []
     assert count.tried["bytes flipped"] > 300
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_every_byte_of_a_store_flipped_once_is_never_read_as_data() -> None:  # P-INT-2
-    assert main_file().broken == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_every_byte_of_a_log_flipped_once_gives_a_prefix_of_the_commits() -> None:  # P-REC-9
-    assert log_file().broken == []

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import place_of
 from tests.faults.gap import measure
 
@@ -25,11 +23,3 @@ def test_the_same_reader_of_a_serial_column_misses_some(
     count = measure("naive", place.target, place.options["schema"], events=6_000)
 
     assert count.tried["never delivered"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_a_reader_that_follows_six_writers_misses_nothing_of_a_million(tmp_path: Path) -> None:  # P-GLB-4
-    place = place_of("postgres", tmp_path)
-
-    assert measure("ours", place.target, place.options["schema"], events=1_000_000).broken == []

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.faults.publish import FAULTS, PAGE, kept, main, page
+from tests.faults.bugs import BUGS
+from tests.faults.publish import FAULTS, PAGE, counted, kept, main, page, tried
 
 
 def test_the_page_is_made_of_the_counts() -> None:
@@ -14,6 +15,25 @@ def test_every_fault_was_counted_and_no_promise_was_broken() -> None:
 
     assert set(counts) == set(FAULTS)
     assert [fault for each in counts.values() for count in each for fault in count["broken"]] == []
+
+
+def test_every_planted_bug_of_the_list_was_tried_and_caught() -> None:  # C-15
+    (count,) = kept()["counts"]["bugs"]
+
+    assert count["cases"] == [[bug.name, bug.caught_by] for bug in BUGS]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_promise_is_broken_at_the_full_count(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:  # P-REC-1, P-REC-2, P-REC-9, P-INT-2, P-DUR-9, P-DUR-10, P-GLB-4, P-CAS-5, P-LOG-11, C-15
+    counts = counted(name, 1)
+
+    with capsys.disabled():
+        print(*(f"\n{count['name']}: {tried(count)} in {count['seconds']:,.0f} s" for count in counts))
+    assert [fault for count in counts for fault in count["broken"]] == []
 
 
 def test_a_fault_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
