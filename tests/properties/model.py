@@ -103,7 +103,7 @@ class Model:
             needed.append(self.cursors[stream])
         floor = min(needed)
         if GLOBAL in self.cursors and floor > 0:
-            ahead = self.positions[self.cursors[GLOBAL] :]
+            ahead = self.positions[max(self.cursors[GLOBAL], self.trimmed) :]
             pointed_at = [seq for name, seq in ahead if name == stream and seq <= floor]
             floor = min([floor, *(seq - 1 for seq in pointed_at[:1])])
         return floor
@@ -119,6 +119,8 @@ class Model:
         """What follows the cursor, up to what is gone; if that comes first, HistoryGap."""
         cursor = self.cursors[stream]
         if stream == GLOBAL:
+            if cursor < self.trimmed:  # it began after that
+                return HistoryGap
             ahead = [
                 (place, self.stored(*entry))
                 for place, entry in enumerate(self.positions, 1)
