@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from strandline.persist import (
     commit,
     count,
     global_pos,
+    group_commit,
     kv_get,
     kv_has,
     kv_keys,
@@ -590,6 +592,30 @@ def test_those_who_come_while_the_disk_is_busy_form_one_group() -> None:  # P-BK
 
     assert disk.groups == [["leader"], [*range(9)]]
     assert outcomes == {name: answer(name) for name in ["leader", *range(9)]}
+
+
+def test_who_leads_after_a_crowd_lets_it_gather_as_long_as_it_grows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # P-BKD-11
+    disk = Disk()
+    group = GroupCommit(disk.run)
+    callers, coming, looks = Callers(group), iter(["b", "c"]), 0
+
+    def look_again(_: float) -> None:
+        nonlocal looks
+        looks += 1
+        callers.submit_in_line([name for name in [next(coming, None)] if name])
+
+    monkeypatch.setattr(group_commit, "time", SimpleNamespace(sleep=look_again))
+    group.submit_each([labelled(n) for n in range(4)])
+    group.submit(labelled("a"))
+    callers.end()
+    group.submit_each([labelled("x"), labelled("y")])
+    group.submit(labelled("z"))
+    group.submit(labelled("alone"))
+
+    assert disk.groups == [[*range(4)], ["a", "b", "c"], ["x", "y"], ["z"], ["alone"]]
+    assert looks == 3 + 1 + 1  # until nobody comes to a; once for x and y, once for z; a crowd of one is none
 
 
 ALIKE: dict[str, list[Any]] = {"stream": ["a"], "type": ["t"], "globally": [True]}

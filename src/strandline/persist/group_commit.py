@@ -1,6 +1,7 @@
 """Group commit: the callers of one process share a transaction, each decided in turn as if alone."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from strandline.errors import OutcomeUnknown
@@ -47,9 +48,10 @@ class GroupCommit:
     """Folds the commits of many threads into one transaction; a lone caller pays nothing for it.
 
     The first caller leads: it runs what waits, then hands the lead to the next. While it waits for the disk
-    the others gather, so groups grow by themselves under load. `run` gets the group and gives one outcome,
-    or one exception, for each, after its transaction is durable; what it raises itself fails the whole
-    group.
+    the others gather, so groups grow by themselves under load. Who leads after a crowd was answered lets it
+    gather as long as it grows from look to look: else the first who comes back has a sync alone, and every
+    other group is of one. `run` gets the group and gives one outcome, or one exception, for each, after its
+    transaction is durable; what it raises itself fails the whole group.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class GroupCommit:
         self._gate = threading.Lock()
         self._waiting: list[_Ticket] = []
         self._leader: _Ticket | None = None
+        self._crowd = 0  # how many were in the last group
 
     @property
     def is_busy(self) -> bool:
@@ -86,12 +89,19 @@ class GroupCommit:
                     ticket.turn.acquire()
                 leads = False
                 if not ticket.answered:
+                    self._gather()
                     self._lead(ticket)
         except BaseException:  # a signal, here or anywhere above
             for ticket in tickets:
                 self._leave(ticket)
             raise
         return [_outcome(ticket) for ticket in tickets]
+
+    def _gather(self) -> None:
+        seen = 0
+        while seen < len(self._waiting) < self._crowd:
+            seen = len(self._waiting)
+            time.sleep(0)  # Python's turn goes to those who are about to come
 
     def _lead(self, leader: _Ticket) -> None:
         group: list[_Ticket] = []
@@ -139,4 +149,5 @@ class GroupCommit:
                 break
             taken += 1
         group, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        self._crowd = taken
         return group
