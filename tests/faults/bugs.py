@@ -260,7 +260,7 @@ BUGS: Final = (
     Bug(
         "a request is repeated without a key",
         REMOTE,
-        "once = (COMMIT_SCOPE, token_hex(16))",
+        'once = (COMMIT_SCOPE, f"{self._drawn}{next(self._numbers):012x}")',
         "pass",
         "tests/faults/test_lines.py -k over_http",
     ),

@@ -413,6 +413,22 @@ def test_when_the_retries_are_used_up_the_outcome_is_unknown_and_the_key_is_told
     assert last_seq(b, "s") == 1
 
 
+def test_commits_that_bring_no_key_get_one_each_and_those_of_a_client_lie_side_by_side(
+    b: RemoteBackend, through: RemoteBackend
+) -> None:  # P-DUR-9
+    def drawn(client: RemoteBackend) -> str:
+        known = set(b.kv_keys())
+        client.commit([], [Append("s", "t", 1, None)])
+        (key,) = set(b.kv_keys()) - known
+        return key
+
+    of_one, of_other = [drawn(b) for _ in range(17)], drawn(through)
+
+    assert of_one == sorted(of_one)
+    assert len({key[:-12] for key in of_one}) == 1
+    assert of_other[:-12] != of_one[0][:-12]
+
+
 def test_the_callers_own_key_is_told_too(proxy: Proxy, through: RemoteBackend) -> None:
     proxy.cut_requests = 4
 

@@ -11,6 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlsplit
@@ -117,6 +118,8 @@ class RemoteBackend(IoBackend):
         if scratch is not None:
             self._headers[SCRATCH_HEADER] = header_value("scratch name", scratch)
         self._path = (urlsplit(self.url).path or "") + PATH
+        # Of commits that bring no key: side by side at the host, and without a call of the system for each.
+        self._drawn, self._numbers = token_hex(16), count()
         self._pool: urllib3.HTTPConnectionPool | None = _connections(self.url)
         self._pid = os.getpid()
 
@@ -125,7 +128,7 @@ class RemoteBackend(IoBackend):
     ) -> Outcome:
         writes = list(writes)
         if once is None and writes:  # without writes there is nothing to do twice, and no marker to leave
-            once = (COMMIT_SCOPE, token_hex(16))
+            once = (COMMIT_SCOPE, f"{self._drawn}{next(self._numbers):012x}")
         prepared = prepare(preconditions, writes, once, is_sent=True)
         body = commit_body(prepared)
         _refuse_long(len(body))
