@@ -9,13 +9,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 from benchmarks import ours
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_do_threads_share import THREADS, together
 from benchmarks.light_load import keep_busy
-from benchmarks.payload import TYPE, feed, feed_batch, payloads
+from benchmarks.payload import TYPE, feed, feed_batch, key, payloads
 from strandline.persist import Append, AtomicBackend, ExpectSeq, open_store
 from strandline.persist.prepare import prepare
 from strandline.persist.wire import PATH, commit_body
@@ -69,7 +68,7 @@ def _connections(each: int, url: str, far: AtomicBackend) -> Contender:
                 prepare(
                     [ExpectSeq(stream, first + n)],
                     [Append(stream, TYPE, 1_700_000_000, data, globally=True)],
-                    (stream, uuid4().hex),
+                    (stream, key()),
                 )
             )
             for n, data in enumerate(payloads(each))

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from typing import Any
-from uuid import uuid4
 
-from benchmarks.payload import STREAM, TYPE
+from benchmarks.payload import STREAM, TYPE, key
 from strandline.persist import (
     Append,
     AtomicBackend,
@@ -47,7 +46,7 @@ class FullContract:
 
     def _commit(self, datas: list[dict[str, Any]]) -> None:
         writes = [Append(self._stream, TYPE, 1_700_000_000, data, globally=True) for data in datas]
-        once = (self._stream, uuid4().hex)
+        once = (self._stream, key())
         outcome: Outcome = commit(self._b, [ExpectSeq(self._stream, self._seq)], writes, once=once)
         assert not is_conflict(outcome), outcome
         self._seq += len(datas)

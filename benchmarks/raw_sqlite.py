@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import apsw
 import orjson
 
-from benchmarks.payload import STREAM, TYPE
+from benchmarks.payload import STREAM, TYPE, key
 from strandline.failpoint import reach
 from strandline.persist.backends.sqlite.file import open_file
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS
@@ -128,10 +127,10 @@ class SameTables:
         run, at = self._connection.execute, 1_700_000_000
         texts = [orjson.dumps(data, option=orjson.OPT_SORT_KEYS) for data in datas]
         crcs = [event_crc(STREAM, TYPE, at, text) for text in texts]
-        key, digest = f"$once/{STREAM}/{uuid4().hex}", sha256(b"\0\0".join(texts)).hexdigest()
+        once, digest = f"$once/{STREAM}/{key()}", sha256(b"\0\0".join(texts)).hexdigest()
         reach("commit.prepared")  # the steps of ours, for who compares them
         run("BEGIN IMMEDIATE")
-        assert run("SELECT value FROM keys WHERE name = ?", (key,)).fetchone() is None
+        assert run("SELECT value FROM keys WHERE name = ?", (once,)).fetchone() is None
         mark: int = run("SELECT mark FROM streams WHERE id = 1").get
         position: int = run("SELECT mark FROM streams WHERE id = 2").get
         run("UPDATE streams SET mark = ? WHERE id = 1", (mark + len(datas),))
@@ -158,7 +157,7 @@ class SameTables:
         marker = orjson.dumps({"digest": digest, "runs": [[STREAM, mark + 1, at, len(datas)]]})
         run(
             "INSERT INTO keys (name, value, sum) VALUES (?, ?, ?)",
-            (key, marker.decode(), key_crc(key, marker)),
+            (once, marker.decode(), key_crc(once, marker)),
         )
         reach("commit.before")
         run("COMMIT")

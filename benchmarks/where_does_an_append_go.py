@@ -1,14 +1,13 @@
 """Where does the time of an append go, part by part? A profile for the ratios beside it."""
 
 import gc
-import os
+import resource
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from hashlib import sha256
 from itertools import count
 from typing import Any, cast
-from uuid import uuid4
 
 import apsw
 import orjson
@@ -18,7 +17,7 @@ from benchmarks import ours, raw_postgres, raw_sqlite
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_do_threads_share import THREADS, together
 from benchmarks.how_much_does_http_cost import served
-from benchmarks.payload import STREAM, TYPE, payloads
+from benchmarks.payload import STREAM, TYPE, key, payloads
 from benchmarks.steps import noted
 from strandline.persist import Append, AtomicBackend, ExpectSeq, open_store
 from strandline.persist.backend import Commit
@@ -109,7 +108,7 @@ def ask_postgres(bench: Bench, url: str) -> None:
 
             def act() -> None:
                 expected = [ExpectSeq(stream, next(seqs))] if expects else []
-                once = (stream, uuid4().hex) if has_key else None
+                once = (stream, key()) if has_key else None
                 b.commit(expected, [Append(stream, TYPE, 1_700_000_000, datas[0], **more)], once=once)
 
             return _ms(act, times)
@@ -200,47 +199,58 @@ def _stepwise(act: Callable[[], object], times: int, named: Mapping[str, str] = 
 
 
 def ask_threads(bench: Bench) -> None:
-    each = bench.scaled(50)
+    each, folder = bench.scaled(50), bench.folder
     with (
-        closing(open_store(bench.folder / "where-threads.db")) as b,
-        closing(SqliteBackend(bench.folder / "where-gathered.db")) as gathered,
+        closing(open_store(folder / "where-threads.db")) as b,
+        closing(SqliteBackend(folder / "where-gathered.db")) as gathered,
+        closing(raw_sqlite.RawTable(folder / "where-least.db")) as least,
+        closing(raw_sqlite.RawTable(folder / "where-checked.db")) as checked,
     ):
-        crowd = together(THREADS, each, lambda number: ours.FullContract(b, f"order-{number}").append)
         nothing = GroupCommit(lambda group: [[] for _ in group])
-        idle = together(THREADS, each, lambda number: _handed_over(nothing, f"order-{number}"))
         seqs = count()
 
-        def bring() -> None:
-            for _ in range(each):
-                outcomes = gathered.commit_each(_commits(next(seqs)))
+        def crowd(act: Callable[[int], Callable[[dict[str, Any]], object]], **clock: Any) -> Contender:
+            run = together(THREADS, each, act, **clock)
+            return lambda: 1e6 / run()
+
+        def ours_full(number: int) -> Callable[[dict[str, Any]], object]:
+            return ours.FullContract(b, f"order-{number}").append
+
+        def bring() -> float:
+            groups = [_commits(next(seqs)) for _ in range(each)]
+            gc.collect()
+            began = time.perf_counter()
+            for group in groups:
+                outcomes = gathered.commit_each(group)
                 assert all(isinstance(outcome, list) for outcome in outcomes), outcomes[:1]
+            return (time.perf_counter() - began) * 1e6 / (each * THREADS)
 
-        def spent(run: Callable[[], object], clock: Callable[[], float]) -> Contender:
-            def measured() -> float:
-                began = clock()
-                run()
-                return (clock() - began) * 1e6 / (each * THREADS)
-
-            return measured
-
-        parts = {
-            "(elapsed)": spent(crowd, time.perf_counter),
-            "processor, in the process": spent(crowd, lambda: os.times().user),
-            "processor, in the kernel": spent(crowd, lambda: os.times().system),
-            "(elapsed, the threads alone)": spent(idle, time.perf_counter),
-            "(elapsed, all brought by one thread)": spent(bring, time.perf_counter),
+        parts: dict[str, Contender] = {
+            "(elapsed)": crowd(ours_full),
+            "processor, in the process": crowd(ours_full, clock=lambda: _used().ru_utime),
+            "processor, in the kernel": crowd(ours_full, clock=lambda: _used().ru_stime),
+            "(elapsed, the threads alone)": crowd(lambda n: _prepared(f"order-{n}", nothing.submit)),
+            "(elapsed, all brought by one thread)": bring,
+            "(elapsed, a raw table instead)": crowd(lambda _: least.append_in_group),
+            "(elapsed, the same, and prepared as ours)": crowd(
+                lambda n: _prepared(f"order-{n}", lambda p: checked.append_in_group(p.writes[0].data))
+            ),
         }
         title = f"SQLite: µs of one append by {THREADS} threads (less is better)"
         bench.run(Case(title, "µs", parts, note=THREADS_NOTE))
 
 
-def _handed_over(group: GroupCommit, stream: str) -> Callable[[dict[str, Any]], object]:
+def _used() -> resource.struct_rusage:
+    return resource.getrusage(resource.RUSAGE_SELF)
+
+
+def _prepared(stream: str, hand_over: Callable[[Any], object]) -> Callable[[dict[str, Any]], object]:
     """What a thread does for an append but for the store's part."""
     seqs = count()
 
     def act(data: dict[str, Any]) -> object:
         write = Append(stream, TYPE, 1_700_000_000, data, globally=True)
-        return group.submit(prepare([ExpectSeq(stream, next(seqs))], [write], (stream, uuid4().hex)))
+        return hand_over(prepare([ExpectSeq(stream, next(seqs))], [write], (stream, key())))
 
     return act
 
@@ -256,7 +266,7 @@ def ask_http(bench: Bench) -> None:
         closing(open_store(url)) as far,
     ):
         parts = {
-            "over HTTP": _stepwise(lambda: far.commit([], writes, once=(STREAM, uuid4().hex)), TIMES, sent),
+            "over HTTP": _stepwise(lambda: far.commit([], writes, once=(STREAM, key())), TIMES, sent),
             "at the host, read": _ms(lambda: commit_of(*read_request(body).args), TIMES),
             "at the host, prepared and stored": _ms(lambda: _stored(near, commit_of(*call.args)), TIMES),
         }
@@ -265,7 +275,7 @@ def ask_http(bench: Bench) -> None:
 
 
 def _stored(b: AtomicBackend, commit: Commit) -> None:
-    b.commit(commit[0], commit[1], once=(STREAM, uuid4().hex))
+    b.commit(commit[0], commit[1], once=(STREAM, key()))
 
 
 def _commits(seq: int) -> list[Commit]:
@@ -274,7 +284,7 @@ def _commits(seq: int) -> list[Commit]:
         (
             [ExpectSeq(f"order-{number}", seq)],
             [Append(f"order-{number}", TYPE, 1_700_000_000, data, globally=True)],
-            (f"order-{number}", uuid4().hex),
+            (f"order-{number}", key()),
         )
         for number, data in enumerate(payloads(THREADS))
     ]
