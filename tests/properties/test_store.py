@@ -61,6 +61,7 @@ from strandline.persist import (
     kv_put_new,
     kv_update,
     last_seq,
+    open_store,
     poll,
     project,
     read,
@@ -128,8 +129,16 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
 
     def place(self) -> Place:
         if self.host is not None:
-            return Place(self.host.url, {"scratch": self.folder.name.replace("_", "-")[-30:].strip("-")})
+            return Place(self.host.url, {"scratch": self.scratch()})
         return place_of(self.kind, self.home)
+
+    def scratch(self) -> str:
+        return f"{self.folder.name.replace('_', '-')[-30:].strip('-')}-{self.moves}"
+
+    def beside_the_host(self) -> AtomicBackend:
+        """Our store in its file: what backup and restore need, and a client over HTTP is not given."""
+        assert self.host is not None
+        return open_store(Path(f"{self.host.store}.scratch") / f"{self.scratch()}.db")
 
     def opened(self) -> AtomicBackend:
         return open_backend("memory", self.folder) if self.kind == "memory" else self.place().open()
@@ -390,23 +399,37 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
 
     # Moving
 
-    @precondition(lambda self: self.kind != "remote" and self.moves < MAX_MOVES)
+    @precondition(lambda self: self.moves < MAX_MOVES)
     @rule(through=st.none() | st.sampled_from(["memory", "sqlite"]))
     def move(self, through: str | None) -> None:  # P-OPS-1, P-OPS-2
         """Back up and restore into a new store; or migrate to one of another kind, and from there to it."""
+        copy = self.folder / f"before move {self.moves}"
+        if self.host is None:
+            backup(self.b, copy)
+        else:
+            with closing(self.beside_the_host()) as store:
+                backup(store, copy)
+        self.b.close()
         self.moves += 1
         if through is not None:
-            self.restore_into(self.folder / f"by way {self.moves}", through)
-        self.home = self.folder / f"moved {self.moves}"
-        self.restore_into(self.home, self.kind)
-
-    def restore_into(self, folder: Path, kind: str) -> None:
-        copy = folder.with_suffix(".copy")
-        backup(self.b, copy)
-        self.b.close()
-        folder.mkdir()
-        self.b = open_backend(kind, folder)
-        restore(self.b, copy)
+            by_way, copied = (
+                self.folder / f"by way {self.moves}",
+                self.folder / f"by way of move {self.moves}",
+            )
+            by_way.mkdir()
+            with closing(open_backend(through, by_way)) as store:
+                restore(store, copy)
+                backup(store, copied)
+            copy = copied
+        if self.host is None:
+            self.home = self.folder / f"moved {self.moves}"
+            self.home.mkdir()
+            self.b = open_backend(self.kind, self.home)
+            restore(self.b, copy)
+        else:
+            with closing(self.beside_the_host()) as store:
+                restore(store, copy)
+            self.b = self.opened()
         for stream, seq in self.model.cursors.items():
             with pytest.raises(LineageMismatch):
                 poll(consumer(self.b, f"of {stream}", stream))
