@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import ours, raw_postgres, raw_sqlite
 from benchmarks.frame import Bench, Case, Contender, main, rate
 from benchmarks.payload import payloads
-from benchmarks.peer import PeerApplication, peer_postgres, peer_sqlite
+from benchmarks.peer import application_postgres, application_sqlite, peer_postgres, peer_sqlite
 from strandline.persist import AtomicBackend, open_store
 
 QUESTION = "How fast is a read?"
@@ -34,7 +34,7 @@ def ask_sqlite(bench: Bench) -> None:
         closing(open_store(folder / "read-ours.db")) as b,
         closing(raw_sqlite.RawTable(folder / "read-raw.db")) as raw,
         closing(peer_sqlite(folder / "read-peer.db")) as peer,
-        closing(PeerApplication(folder / "read-application.db", payloads(AGGREGATE))) as application,
+        closing(application_sqlite(folder / "read-application.db", payloads(AGGREGATE))) as application,
     ):
         for store in (ours.FullContract(b).append_batch, raw.append_batch, peer.append_batch):
             fill(count, store)
@@ -54,6 +54,7 @@ def ask_postgres(bench: Bench, url: str) -> None:
         closing(open_store(url, schema="read_ours")) as b,
         closing(raw_postgres.RawTable(url)) as raw,
         closing(peer_postgres(url, "read_peer")) as peer,
+        closing(application_postgres(url, payloads(AGGREGATE))) as application,
     ):
         for store in (ours.FullContract(b).append_batch, raw.append_batch, peer.append_batch):
             fill(count, store)
@@ -61,6 +62,7 @@ def ask_postgres(bench: Bench, url: str) -> None:
         contenders = {
             "ours, project": rate(lambda: ours.replay(b), count),
             "raw table": rate(raw.read_stream, count),
+            "eventsourcing, repository.get": rate(application.replay, AGGREGATE),
         }
         bench.run(Case("Postgres: replay of a stream into one value", "events/s", contenders, ["raw table"]))
 

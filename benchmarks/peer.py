@@ -74,12 +74,18 @@ def peer_sqlite(path: Path) -> Peer:
 def peer_postgres(url: str, table: str, *, pool_size: int = 1, creates: bool = True) -> Peer:
     """A recorder with a table of its own; its safe mode, in which a lock keeps positions in commit order.
     One process `creates` the table: two at once fail."""
-    (host,) = parse_qs(urlsplit(url).query)["host"]
-    datastore = PostgresDatastore("postgres", host, 5432, "postgres", "", pool_size=pool_size, max_waiting=0)
+    datastore = PostgresDatastore(
+        "postgres", _host(url), 5432, "postgres", "", pool_size=pool_size, max_waiting=0
+    )
     recorder = PostgresApplicationRecorder(datastore, events_table_name=table)
     if creates:
         recorder.create_table()
     return Peer(recorder, datastore)
+
+
+def _host(url: str) -> str:
+    (host,) = parse_qs(urlsplit(url).query)["host"]
+    return host
 
 
 class Order(Aggregate):
@@ -94,12 +100,10 @@ class Order(Aggregate):
 
 
 class PeerApplication:
-    """An application of theirs over SQLite, with one aggregate that has an event for each of the payloads."""
+    """An application of theirs, with one aggregate that has an event for each of the payloads."""
 
-    def __init__(self, path: Path, datas: list[dict[str, Any]]) -> None:
-        self._application = Application[UUID](
-            env={"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": str(path)}
-        )
+    def __init__(self, settings: dict[str, str], datas: list[dict[str, Any]]) -> None:
+        self._application = Application[UUID](env=settings)
         order = Order()
         for data in datas:
             order.add_line(data)
@@ -112,3 +116,13 @@ class PeerApplication:
 
     def close(self) -> None:
         self._application.close()
+
+
+def application_sqlite(path: Path, datas: list[dict[str, Any]]) -> PeerApplication:
+    return PeerApplication({"PERSISTENCE_MODULE": "eventsourcing.sqlite", "SQLITE_DBNAME": str(path)}, datas)
+
+
+def application_postgres(url: str, datas: list[dict[str, Any]]) -> PeerApplication:
+    settings = {"HOST": _host(url), "PORT": "5432", "DBNAME": "postgres", "USER": "postgres", "PASSWORD": ""}
+    module = {"PERSISTENCE_MODULE": "eventsourcing.postgres"}
+    return PeerApplication(module | {f"POSTGRES_{name}": said for name, said in settings.items()}, datas)
