@@ -1,6 +1,7 @@
 """Runs an application on a socket until it is told to end."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -23,6 +24,9 @@ _KEEP_ALIVE_S: Final = (
 )
 _MAX_CONNECTIONS: Final = 1000
 _MAX_HEAD_BYTES: Final = 256 * 1024
+# How many containers are made before the garbage collector looks at them. Those of a request live until it is
+# answered and go by themselves then: looking every 700, as usual, finds nothing and takes a tenth of a batch.
+_COLLECTED_AFTER: Final = 100_000
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -202,10 +206,13 @@ def serve_until_signal(
         _cut_off_after(2 * GRACE_S)
 
     before = {number: signal.signal(number, end) for number in _SIGNALS}
+    _, *older = thresholds = gc.get_threshold()
     try:
+        gc.set_threshold(_COLLECTED_AFTER, *older)
         when_ready()
         server.run(sockets=[listening])
     finally:
+        gc.set_threshold(*thresholds)
         app.close()
         for number, handler in before.items():
             signal.signal(number, handler)

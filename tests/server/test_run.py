@@ -1,0 +1,39 @@
+"""How a server runs in its process."""
+
+import gc
+import socket
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from strandline.server import run
+
+
+class Nothing:
+    """An application that nobody asks."""
+
+    is_closed = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError(scope)
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_what_a_request_holds_is_not_looked_at_for_garbage_again_and_again_while_a_server_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(run._Server, "run", lambda *_, **__: seen.append(gc.get_threshold()))
+    app, before = Nothing(), gc.get_threshold()
+
+    with closing(socket.socket()) as listening:
+        run.serve_until_signal(app, listening, lambda: None)
+
+    assert seen == [(run._COLLECTED_AFTER, *before[1:])]
+    assert gc.get_threshold() == before
+    assert app.is_closed
