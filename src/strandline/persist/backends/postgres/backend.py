@@ -219,15 +219,20 @@ class PostgresBackend:
         """Decide and write a group in one round trip; begun anew while nothing was written."""
         if found := block.lone_block(prepareds):
             statement, values = block.block_query(found, patience_ms=patience_ms)
-            first = self._ask(pool, lambda connection: connection.ask(statement, values))
+            try:
+                first = self._ask(pool, lambda connection: connection.ask(statement, values))
+            except StoreUnavailable as error:
+                if _state(error) != block.TAKEN:
+                    raise
+                first = None
             if first is not None:
-                return [group.stored(prepareds[0], [int_of(first)])]
+                appends = (write for write in prepareds[0].writes if type(write) is Append)
+                return [found.block.events(int_of(first), appends)]
         arguments = group.arguments(prepareds, kept=KEPT_COMMIT_MARKERS, patience_ms=patience_ms)
         answer = self._ask(pool, lambda connection: group.call(connection, arguments))
-        assert answer is not None, "nothing that a group writes divides by none"
         return group.outcomes(prepareds, answer, self.event_at)
 
-    def _ask(self, pool: Pool, question: Callable[[Connection], Result]) -> Result | None:
+    def _ask(self, pool: Pool, question: Callable[[Connection], Result]) -> Result:
         for _ in range(_TRIES):
             with pool.borrow() as connection:
                 try:
@@ -235,8 +240,6 @@ class PostgresBackend:
                 except psycopg.Error as error:
                     if is_lost(error, connection):
                         raise OutcomeUnknown("the connection broke in the commit", once=None) from error
-                    if error.sqlstate == block.TAKEN:
-                        return None
                     if error.sqlstate not in _AGAIN:
                         raise_translated(error)
                     last = error

@@ -1,8 +1,8 @@
 """One block of a stream, the most usual commit of all, as one plain statement: quicker than a function.
 
 Its rows are numbered, and put in line for the global order, once the stream's row is locked. Where it expects
-the stream's seq or has a key, and that is not met or known, or another takes the key meanwhile, nothing is
-written and the statement gives no row: then commit_group decides (see group.py).
+the stream's seq or has a key, and that is not met or known, nothing is written and the statement gives no
+row; where another takes the key meanwhile, it fails. Then commit_group decides (see group.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from strandline.persist.value import encode
 Values: TypeAlias = dict[str, bytes | None]
 
 MOST_IN_A_RUN: Final = 1000  # of which a reader takes whole ones
-TAKEN: Final = "22012"  # another took the key between our look and our insert: the statement divides by none
+TAKEN: Final = "23505"  # another took the key between our look and our insert
 
 
 def _block(events: str, line: str, condition: str) -> str:
@@ -35,7 +35,7 @@ def _block(events: str, line: str, condition: str) -> str:
     marked = """), marker as (
             insert into kv (key, sum, text, seqs)
             select %(key)b, %(key_crc)b + before + 1, %(marker)b, array[before + 1] from head
-            where %(key)b is not null on conflict (key) do nothing returning key
+            where %(key)b is not null
     """
     return f"""
         with head as (
@@ -47,7 +47,7 @@ def _block(events: str, line: str, condition: str) -> str:
                 v.at_int, v.at_real, v.type, v.at_text, v.data
             from head, {events}
         {queued if line else ""})
-        select before + 1 {_OR_TAKEN if condition else ""} from head
+        select before + 1 from head
     """
 
 
@@ -74,7 +74,6 @@ _HEADS: Final = {
         where s.name = %(stream)b and s.last_seq = %(expected)b and {_PATIENT} and {_NEW_KEY}
     """,
 }
-_OR_TAKEN: Final = "/ case when %(key)b is null then 1 else (select count(*) from marker) end"
 _ATS: Final = "%(at_int)b::bigint as at_int, %(at_real)b::float8 as at_real, %(at_text)b::text as at_text"
 _ONE: Final = f"(select 1 as place, %(crc)b as crc, {_ATS}, %(type)b as type, %(data)b as data) v"
 _ONE_IN_LINE: Final = f"(select 1 as place, 1 as count, %(pointer)b as crc, {_ATS}) v"
