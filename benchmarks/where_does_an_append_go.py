@@ -73,9 +73,10 @@ THREADS_NOTE = (
     " check, encode and hand over, and what is handed over is thrown away; *all brought by one thread* is the"
     " same commits, 64 at a time, without a change of threads. What these two do not add up to is what they"
     " cost each other: turns at Python's lock, and caches that the other has filled. *A raw table instead* is"
-    " the least that a shared sync costs as many threads, and *prepared as ours* adds to it what each caller"
-    " checks and encodes: nothing that keeps the contract can take less here, and three times one raw append"
-    " is less already. Between that and ours is the store's own work, of which most is the log, see the pages"
+    " the least that a shared sync costs as many threads, nearly all of it their sleeping and waking, and"
+    " *prepared as ours* adds to it what each caller checks and encodes: whatever keeps the contract takes"
+    " that and its own work besides, so what a third of one raw append has over it is all that there is for"
+    " three times. Between that and ours is the store's own work, of which most is the log, see the pages"
     " below."
 )
 
