@@ -139,7 +139,7 @@ def test_an_answer_of_a_bucket_has_its_kind(
 def test_an_object_that_no_bucket_takes_is_not_sent_and_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # L-BLOB-10
-    monkeypatch.setattr(objects, "MAX_STREAM_BYTES", 100)
+    monkeypatch.setattr("strandline.objects.bucket.MAX_STREAM_BYTES", 100)
     with bucket(PUT=(200, b""), GET=LISTING) as found:
         told = send(sink_at(found.endpoint))
 
