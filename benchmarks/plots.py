@@ -1,4 +1,5 @@
-"""The ratios of a question as a picture: each contender of ours by those it is set against."""
+"""The answer to a question as a picture: the ratio of each contender of ours to those it is set against, or
+where a table has none, as profiles do, what was measured."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +9,27 @@ if TYPE_CHECKING:
     from benchmarks.aims import Standing
     from benchmarks.report import Spread, Table
 
-_LESS_IS_BETTER: Final = ("s", "ms", "bytes", "MiB", "files")
+_LESS_IS_BETTER: Final = (
+    "s",
+    "ms",
+    "µs",
+    "bytes",
+    "MiB",
+    "files",
+    "pages",
+    "% of one core",
+    "times rewritten",
+)
 PEERS: Final = ("eventsourcing", "dlt", "Spark Structured", "OpenTelemetry")
+_BESIDE: Final = ("raw ", "bare ", "by hand")  # what ours is compared with
 _BAR: Final = 0.32  # inches
 
 
-def plot(tables: "Sequence[Table]", path: Path) -> bool:
-    """Draw those of one question that have ratios; False where none has, and nothing is drawn."""
+def plot(tables: "Sequence[Table]", path: Path) -> None:
+    """Draw the tables of one question."""
+    if any(not row.ratios for table in tables for row in table.rows):
+        _draw_measures(tables, path)
+        return
     bars = [
         (f"{table.title}\n{row.name} / {other}", ratio, row.name.startswith(PEERS))
         for table in tables
@@ -22,10 +37,7 @@ def plot(tables: "Sequence[Table]", path: Path) -> bool:
         for other, ratio in row.ratios.items()
         if row.name.split(",")[0] not in row.ratios and not f"{row.name}, ".startswith(f"{other}, ")
     ]
-    if bars:
-        is_time = tables[0].unit in _LESS_IS_BETTER
-        _draw(bars, path, "less is better" if is_time else "more is better")
-    return bool(bars)
+    _draw_ratios(bars, path, "less is better" if tables[0].unit in _LESS_IS_BETTER else "more is better")
 
 
 def plot_aims(found: "Sequence[Standing]", path: Path) -> None:
@@ -46,20 +58,49 @@ def plot_aims(found: "Sequence[Standing]", path: Path) -> None:
     _save(figure, path)
 
 
-def _draw(bars: "Sequence[tuple[str, Spread, bool]]", path: Path, better: str) -> None:
+def _draw_ratios(bars: "Sequence[tuple[str, Spread, bool]]", path: Path, better: str) -> None:
     plt = _pyplot(path)
     figure, axis = plt.subplots(figsize=(9, 1 + 1.6 * _BAR * len(bars)))
     for place, (_, ratio, is_peer) in enumerate(reversed(bars)):
-        axis.barh(place, ratio.median, color="lightgrey" if is_peer else "tab:blue", height=0.6)
-        axis.plot([ratio.low, ratio.high], [place, place], color="black", linewidth=1)
-        axis.annotate(
-            f" {ratio.median:.2f}x", (max(ratio.high, ratio.median), place), va="center", fontsize=8
-        )
+        _bar(axis, place, ratio, f"{ratio.median:.2f}x", is_ours=not is_peer)
     axis.set_yticks(range(len(bars)), [label for label, _, _ in reversed(bars)], fontsize=7)
     axis.axvline(1, color="grey", linewidth=0.8, linestyle="--")
     axis.set_xlabel(f"ratio ({better}), median and quartiles")
     axis.margins(x=0.15)
     _save(figure, path)
+
+
+def _draw_measures(tables: "Sequence[Table]", path: Path) -> None:
+    """One panel for each table, each on a scale of its own."""
+    plt = _pyplot(path)
+    sizes = [len(table.rows) for table in tables]
+    figure, axes = plt.subplots(
+        len(tables),
+        figsize=(9, sum(0.9 + _BAR * size for size in sizes)),
+        gridspec_kw={"height_ratios": sizes},
+        squeeze=False,
+    )
+    for table, (axis,) in zip(tables, axes, strict=True):
+        for place, row in enumerate(reversed(table.rows)):
+            is_ours = not any(word in row.name for word in (*_BESIDE, *PEERS))
+            _bar(axis, place, row.measure, short(row.measure.median), is_ours=is_ours)
+        axis.set_yticks(range(len(table.rows)), [row.name for row in reversed(table.rows)], fontsize=7)
+        unit = "" if f" {table.unit} " in table.title else f", {table.unit}"
+        axis.set_title(f"{table.title}{unit}", fontsize=9, loc="left")
+        axis.tick_params(axis="x", labelsize=7)
+        axis.margins(x=0.15)
+    axes[-1][0].set_xlabel("median and quartiles (less is better)", fontsize=8)
+    _save(figure, path)
+
+
+def _bar(axis: Any, place: int, spread: "Spread", text: str, *, is_ours: bool) -> None:
+    axis.barh(place, spread.median, color="tab:blue" if is_ours else "lightgrey", height=0.6)
+    axis.plot([spread.low, spread.high], [place, place], color="black", linewidth=1)
+    axis.annotate(f" {text}", (max(spread.high, spread.median), place), va="center", fontsize=8)
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _pyplot(path: Path) -> Any:

@@ -5,7 +5,7 @@ import os
 import platform
 import sqlite3
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +16,7 @@ import apsw
 import rich.table
 
 from benchmarks.aims import PEER, Standing, standings
-from benchmarks.plots import plot, plot_aims
+from benchmarks.plots import plot, plot_aims, short
 
 _PACKAGES: Final = (
     "strandline",
@@ -144,20 +144,20 @@ def publish(report: Report, folder: Path, *, asked: Collection[str] | None = Non
         report = _joined(report_of(json.loads(results.read_text("utf-8"))), report, asked)
     results.write_text(json.dumps(_plain(report), indent=2, ensure_ascii=False) + "\n", "utf-8")
     report = report_of(json.loads(results.read_text("utf-8")))  # shown as it will be next time
-    pictures = _plotted(report, folder)
-    (folder / "README.md").write_text(as_markdown(report, pictures), "utf-8")
+    _plot(report, folder)
+    (folder / "README.md").write_text(as_markdown(report), "utf-8")
 
 
-def _plotted(report: Report, folder: Path) -> dict[str, str]:
-    """A picture of each question that has ratios, by name."""
+def _plot(report: Report, folder: Path) -> None:
+    """A picture of each question, and one of the aims."""
     questions: dict[str, list[Table]] = {}
     for table in report.tables:
         questions.setdefault(table.question, []).append(table)
-    names = {question: picture_name(question) for question in questions}
     for old in folder.glob("*.svg"):
         old.unlink()
     plot_aims(standings(report.tables), folder / "aims.svg")
-    return {name: names[name] for name, tables in questions.items() if plot(tables, folder / names[name])}
+    for question, tables in questions.items():
+        plot(tables, folder / picture_name(question))
 
 
 def picture_name(question: str) -> str:
@@ -242,15 +242,13 @@ def rich_table(table: Table) -> rich.table.Table:
     return shown
 
 
-def as_markdown(report: Report, pictures: Mapping[str, str] | None = None) -> str:
+def as_markdown(report: Report) -> str:
     parts = [_PREFACE, _aims(standings(report.tables))]
     question = None
     for table in report.tables:
         if table.question != question:
             question = table.question
-            parts.append(f"## {question}\n")
-            if question in (pictures or {}):
-                parts.append(f"![{question}]({(pictures or {})[question]})\n")
+            parts.append(f"## {question}\n\n![{question}]({picture_name(question)})\n")
         header, *lines = _cells(table)
         rule = ["---", *["---:"] * (len(header) - 1)]
         rows = "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))
@@ -307,12 +305,8 @@ def _rounds(table: Table) -> str:
 
 def _number(spread: Spread) -> str:
     if spread.low == spread.high:
-        return _short(spread.median)
-    return f"{_short(spread.median)} [{_short(spread.low)}–{_short(spread.high)}]"
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        return short(spread.median)
+    return f"{short(spread.median)} [{short(spread.low)}–{short(spread.high)}]"
 
 
 def _ratio(spread: Spread) -> str:
