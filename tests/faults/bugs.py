@@ -241,14 +241,14 @@ BUGS: Final = (
         f"{PERSIST}/backends/postgres/block.py",
         "and s.last_seq = %(expected)b and",
         "and (select last_seq from stream where name = %(stream)b) = %(expected)b and",
-        "tests/persist/backends/test_postgres_edges.py -k once_the_stream_is_locked",
+        "tests/persist/backends/postgres/test_postgres_edges.py -k once_the_stream_is_locked",
     ),
     Bug(
         "a session takes the durability that the server has",
         f"{PERSIST}/backends/postgres/pool.py",
         "select set_config('synchronous_commit', 'on', false)\n",
         "select set_config('synchronous_commit', 'off', false)\n",
-        "tests/persist/backends/test_postgres.py -k session_flushes",
+        "tests/persist/backends/postgres/test_postgres_opening.py -k session_flushes",
     ),
     Bug(
         "a connection that broke in a commit means that nothing was written",

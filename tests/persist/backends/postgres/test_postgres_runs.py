@@ -1,9 +1,7 @@
 """A batch stands in line for the global order as runs, and comes out of it event by event."""
 
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -14,40 +12,7 @@ from strandline.persist.backends.postgres import PostgresBackend, backend, porta
 from strandline.persist.backends.postgres import schema as schema_module
 from strandline.persist.block import pointer_sum
 from tests.conftest import as_any
-
-Opened = Callable[[], PostgresBackend]
-
-
-@pytest.fixture
-def schema() -> str:
-    return f"t{uuid4().hex[:16]}"
-
-
-@pytest.fixture
-def sql(postgres_url: str, schema: str) -> Iterator[Callable[..., list[Any]]]:
-    """Runs a statement beside the store's back."""
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'set search_path = "{schema}"')
-
-        def run(query: str, *given: Any) -> list[Any]:
-            cursor = connection.execute(query.encode(), given or None)
-            return cursor.fetchall() if cursor.description else []
-
-        yield run
-        connection.execute(f'drop schema if exists "{schema}" cascade')
-
-
-@pytest.fixture
-def opened(postgres_url: str, schema: str, sql: Any) -> Iterator[Opened]:
-    stores: list[PostgresBackend] = []
-
-    def open_it() -> PostgresBackend:
-        stores.append(PostgresBackend(postgres_url, schema=schema))
-        return stores[-1]
-
-    yield open_it
-    for store in stores:
-        store.close()
+from tests.persist.backends.postgres.beside import Opened
 
 
 def ordered(b: PostgresBackend) -> list[Any]:

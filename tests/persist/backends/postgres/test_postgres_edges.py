@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
 
 from strandline.errors import EventCorrupt, StoreUnavailable, UsageError
@@ -21,48 +19,7 @@ from strandline.persist.backends.postgres.bell import Bell
 from strandline.persist.event import Conflict, Event
 from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ
-
-Opened = Callable[..., PostgresBackend]
-Sql = Callable[..., list[Any]]
-
-
-@pytest.fixture
-def schema() -> str:
-    return f"t{uuid4().hex[:16]}"
-
-
-@pytest.fixture
-def opened(postgres_url: str, schema: str) -> Iterator[Opened]:
-    """Opens the store of this test, any number of times."""
-    stores: list[PostgresBackend] = []
-
-    def open_it(**options: Any) -> PostgresBackend:
-        stores.append(PostgresBackend(postgres_url, schema=schema, **options))
-        return stores[-1]
-
-    yield open_it
-    for store in stores:
-        store.close()
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'drop schema if exists "{schema}" cascade')
-
-
-@pytest.fixture
-def b(opened: Opened) -> PostgresBackend:
-    return opened()
-
-
-@pytest.fixture
-def sql(postgres_url: str, schema: str) -> Iterator[Sql]:
-    """Runs a statement beside the store's back."""
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f'set search_path = "{schema}"')
-
-        def run(query: str, *given: Any) -> list[Any]:
-            cursor = connection.execute(query, given or None)
-            return cursor.fetchall() if cursor.description else []
-
-        yield run
+from tests.persist.backends.postgres.beside import Opened, Sql
 
 
 def append(stream: str, data: Any = None) -> Append:

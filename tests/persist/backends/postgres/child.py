@@ -1,4 +1,4 @@
-"""What test_postgres.py runs in processes of their own: `postgres_child.py <act> <url> <schema> …`."""
+"""What the tests here run in processes of their own: `child.py <act> <url> <schema> …`."""
 
 import os
 import random
