@@ -107,7 +107,7 @@ def _ours(url: str, opened: ExitStack) -> Callable[[list[dict[str, Any]]], None]
 
 
 def _unsafe(url: str, opened: ExitStack) -> Callable[[list[dict[str, Any]]], None]:
-    connection = opened.enter_context(psycopg.connect(url))
+    connection = opened.enter_context(psycopg.connect(url, autocommit=True))
     stream, last = uuid4().hex, 0
 
     def act(datas: list[dict[str, Any]]) -> None:
@@ -121,7 +121,6 @@ def _unsafe(url: str, opened: ExitStack) -> Callable[[list[dict[str, Any]]], Non
         connection.execute(
             f"INSERT INTO six_unsafe (stream, seq, type, data) VALUES {values}".encode(), rows, prepare=True
         )
-        connection.commit()
         last += len(datas)
 
     return act

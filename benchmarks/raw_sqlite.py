@@ -17,7 +17,7 @@ from benchmarks.payload import STREAM, TYPE, key
 from strandline.failpoint import reach
 from strandline.persist.backends.sqlite.file import open_file
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS
-from strandline.persist.block import event_crc, key_crc, pointer_sum
+from strandline.persist.block import event_crc, key_crc, run_sum
 
 _SCHEMA = """
 CREATE TABLE events (position INTEGER PRIMARY KEY, stream TEXT NOT NULL, seq INTEGER NOT NULL,
@@ -141,19 +141,12 @@ class SameTables:
                 for seq, (text, crc) in enumerate(zip(texts, crcs, strict=True), mark + 1)
             ],
         )
-        self._connection.executemany(
+        seq, place = mark + len(datas), position + len(datas)  # of the last one: a run has one row
+        run(
             "INSERT INTO pointers (position, event, at, sum) VALUES (?, ?, ?, ?)",
-            [
-                (
-                    position + n,
-                    (1 << SEQ_BITS) + mark + n,
-                    at,
-                    pointer_sum(position + n, STREAM, mark + n, at),
-                )
-                for n in range(1, len(datas) + 1)
-            ],
+            (place, (1 << SEQ_BITS) + seq, at, run_sum(place, STREAM, seq, at, len(datas))),
         )
-        run("UPDATE streams SET mark = ? WHERE id = 2", (position + len(datas),))
+        run("UPDATE streams SET mark = ? WHERE id = 2", (place,))
         marker = orjson.dumps({"digest": digest, "runs": [[STREAM, mark + 1, at, len(datas)]]})
         run(
             "INSERT INTO keys (name, value, sum) VALUES (?, ?, ?)",

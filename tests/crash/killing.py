@@ -71,13 +71,16 @@ class Child:
         self._process.stdin.flush()
 
     def listen(self, *, until: int | None = None, wait_s: float = WAIT_S) -> int:
-        """The last acknowledgement: up to number `until`, to the end of the act, or to the child's end."""
+        """The last acknowledgement: number `until`, which must come, or the last before the act or the child
+        ended."""
         deadline = time.monotonic() + wait_s
         while until is None or self.acknowledged < until:
             line = self._line(deadline)
             if line is None or line == "done":
                 break
             self.acknowledged = int(line)
+        reached = until is None or self.acknowledged >= until
+        assert reached, f"the child ended at {self.acknowledged} of {until}: {self._complaint()}"
         return self.acknowledged
 
     def ended_by_kill(self) -> bool:
@@ -93,6 +96,12 @@ class Child:
         if self._process.stdout is not None and not self._process.stdout.closed:
             self.listen()
         return self.acknowledged
+
+    def kill_at_work(self) -> int:
+        """As `kill`, of a child that must be alive until then."""
+        acknowledged = self.kill()
+        assert self.ended_by_kill(), "the child ended by itself, and nobody was killed"
+        return acknowledged
 
     def end(self) -> None:
         """Let it end by itself."""

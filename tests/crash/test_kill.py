@@ -402,7 +402,7 @@ def kill_at_random(place: Place, kind: str, *, times: int) -> None:
             child.tell("writes", kind=kind, first=done + 1, last=done + 10**6)
             child.listen(until=done + chance.randint(1, 30))
             time.sleep(chance.random() * 0.005)  # anywhere between two acknowledgements
-            acknowledged = child.kill()
+            acknowledged = child.kill_at_work()
         with closing(place.open()) as b:
             until(lambda b=b: nobody_writes(b))  # type: ignore[misc]  # bound
             done = written(b, kind)
@@ -443,7 +443,7 @@ def kill_host_at_random(host: Host, kind: str, *, times: int) -> None:
             host.kill()
             host.start()
         child.listen(until=child.acknowledged + 5)
-        acknowledged = child.kill()
+        acknowledged = child.kill_at_work()
     with closing(Place(host.url).open()) as b, suppress(AssertionError):
         until(lambda: nobody_writes(b))
     check(Place(host.url), kind, acknowledged)

@@ -3,8 +3,7 @@
 import json
 import shutil
 import sys
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -31,9 +30,10 @@ class Ending:
     acked: int = 0
     error: StrandlineError | None = None
     raw: BaseException | None = None
-    probed: bool = False  # whether the same store acknowledged another commit after the error
+    probe: str = "not tried"  # how the same store answered to another commit after the error
     left_open: int = 0  # connections that nobody has any more
-    trace: list[Op] | None = None
+    trace: list[Op] = field(default_factory=list)
+    at_error: int = 0  # how much of the trace was there when the error was told
 
 
 def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: bool) -> Ending:
@@ -48,11 +48,10 @@ def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: b
         ending.error = error
     except Exception as error:  # noqa: BLE001  # what is not ours is what we look for
         ending.raw = error
+    ending.at_error = len(ending.trace)
     if bench is not None:
-        with suppress(StrandlineError):
-            if ending.error is not None:
-                append(bench.b, PROBE, "t", 0, {"n": 0})
-                ending.probed = True
+        if ending.error is not None:
+            ending.probe = probed(bench)
         try:
             bench.b.close()
         except Exception as error:  # noqa: BLE001
@@ -62,12 +61,25 @@ def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: b
     return ending
 
 
-def images(ending: Ending, chance: Random) -> dict[str, Image]:
-    """The program dies, or the power goes too, once it has given up."""
-    platter = Platter()
-    for op in ending.trace or []:
+def probed(bench: Bench) -> str:
+    try:
+        append(bench.b, PROBE, "t", 0, {"n": 0})
+    except OutcomeUnknown:
+        return "unknown"
+    except StrandlineError:
+        return "refused"
+    return "acknowledged"
+
+
+def images(trace: list[Op], chance: Random) -> dict[str, Image]:
+    """The program dies, or the power goes too. Who only dies loses nothing that was written, not even what a
+    failed sync could not bring to the disk."""
+    platter, survivor = Platter(), Platter()
+    for op in trace:
         platter.take(op)
-    return {"killed": platter.kept(), "lost": platter.lost(), "torn": platter.torn(chance)}
+        if op.what != "lost":
+            survivor.take(op)
+    return {"killed": survivor.kept(), "lost": platter.lost(), "torn": platter.torn(chance)}
 
 
 def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str | None:
@@ -77,11 +89,12 @@ def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str 
     except StrandlineError as error:
         return f"it cannot be opened again: {error}"
     try:
-        if ending.probed and b.last_seq(PROBE) != 1:
+        has_probe = b.last_seq(PROBE) == 1
+        if ending.probe == "acknowledged" and not has_probe:
             return "what the store acknowledged after the error is gone"  # no retry that pretends success
-        found = seen_in(b)
-        if ending.probed:
-            found = without_probe(found)
+        if ending.probe in ("refused", "not tried") and has_probe:
+            return "it said of another commit that nothing was written, and it was"
+        found = without_probe(seen_in(b)) if has_probe else seen_in(b)
         if not course.allows(found, ending.acked):
             return f"after {ending.acked} acknowledged steps it holds {str(found)[:300]}"
         says_nothing = isinstance(ending.error, StoreUnavailable) and course.is_one_commit(ending.acked)
@@ -117,11 +130,16 @@ def faults_of(ending: Ending, fault: Fault, course: Course, folder: Path, seed: 
         found.append(f"it raised {type(ending.raw).__name__}, which is not ours: {ending.raw}")
     if ending.left_open:
         found.append(f"it left {ending.left_open} connections open")
-    if isinstance(ending.error, OutcomeUnknown) and ending.probed:
+    if isinstance(ending.error, OutcomeUnknown) and ending.probe != "refused":
         found.append("it went on after a commit whose outcome it did not know")
-    for what, image in images(ending, Random(seed)).items():
-        if wrong := fault_in(image, folder, course, ending):
-            found.append(f"{what}: {wrong}")
+    moments = {
+        "when the error was told": (ending.trace[: ending.at_error], replace(ending, probe="not tried")),
+        "at the end": (ending.trace, ending),
+    }
+    for when, (trace, known) in moments.items():
+        for what, image in images(trace, Random(seed)).items():
+            if wrong := fault_in(image, folder, course, known):
+                found.append(f"{what} {when}: {wrong}")
     return found
 
 

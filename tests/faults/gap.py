@@ -7,6 +7,7 @@ many write it by hand, and on the library `eventsourcing`, with and without its 
     python -m tests.faults.gap WAY URL SPACE WRITER EVENTS    one writer
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 from uuid import UUID, uuid5
 
 import psycopg
@@ -184,11 +185,11 @@ def measure(name: str, url: str, space: str, *, events: int) -> Count:
 
 
 def started(name: str, url: str, space: str, number: int, events: int) -> "subprocess.Popen[bytes]":
-    """A writer; every other one is slow to commit, so that those who came later overtake it."""
-    if number % 2:
-        url += f"&options={quote('-c commit_delay=2000 -c commit_siblings=0')}"
+    """A writer; every other one is slow to commit, so that those who came later overtake it: it waits before
+    its sync, where the server syncs at all."""
+    slow = {"PGOPTIONS": "-c commit_delay=2000 -c commit_siblings=0"} if number % 2 else {}
     command = [sys.executable, "-m", "tests.faults.gap", name, url, space, f"w{number}", str(events)]
-    return subprocess.Popen(command, cwd=ROOT)
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **slow})
 
 
 def in_order(found: Iterable[Seen], count: Count) -> int:

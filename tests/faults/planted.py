@@ -7,6 +7,7 @@ The same tests are run without it first: a test that is red anyway catches nothi
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.faults.count import ROOT, Count
 
 COPIED: Final = ("src", "tests", "pyproject.toml")
 TIMEOUT_S: Final = 600
+_MOST_TOLD: Final = 140
 
 
 def copy_of(tree: Path, to: Path) -> None:
@@ -57,6 +59,17 @@ def run_in(tree: Path, bug: Bug) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def seen_by(said: str) -> str:
+    """What was red: the first line that pytest marks, or the first failure of the conformance suite."""
+    for line in said.splitlines():
+        if found := re.match(r"E\s+(\S.*)|\s*FAIL\w*:?\s+(\S.*)", line):
+            told = re.sub(
+                r"(?<![\w.])/[\w./-]+/", "", found[1] or found[2]
+            )  # without folders of this machine
+            return told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}…"
+    return ""
+
+
 def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
     """Plant each bug in a copy and run the tests that should catch it; first the same tests without it."""
     count = Count("planted bugs", "the list")
@@ -80,9 +93,11 @@ def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
             found = run_in(tree, bug)
             caught = found.returncode == 1
             count.add("caught", int(caught))
-            count.cases.append([bug.name, bug.caught_by if caught else "nothing"])
+            count.cases.append([bug.name, bug.caught_by if caught else "nothing", seen_by(found.stdout)])
             print(
-                f"{number:2} {'caught' if caught else 'NOT CAUGHT'}: {bug.name}", file=sys.stderr, flush=True
+                f"{number:2} {'caught' if caught else 'NOT CAUGHT'}: {bug.name}: {count.cases[-1][-1]}",
+                file=sys.stderr,
+                flush=True,
             )
             if not caught:
                 tail = (found.stdout + found.stderr)[-600:]

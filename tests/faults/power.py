@@ -77,8 +77,13 @@ def cut_again(disk: Disk, image: Image, folder: Path, course: Course, acked: int
     """The power comes back, the store is opened, and at any op of that it goes again."""
     lay_out(image, folder)
     trace = disk.watch()
-    SqliteBackend(folder / "store.db").close()
-    disk.rest()
+    try:
+        SqliteBackend(folder / "store.db").close()
+    except StrandlineError as error:
+        yield f"it cannot be opened: {error}"
+        return
+    finally:
+        disk.rest()
     platter = Platter(image)
     for place, op in enumerate(trace):
         platter.take(op)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +32,7 @@ from tests.faults.count import ROOT, Count, in_another_process
 
 RESULTS: Final = ROOT / "docs" / "faults.json"
 PAGE: Final = ROOT / "docs" / "faults.md"
+STORE: Final = ROOT / "src" / "strandline" / "persist"
 DURABLE: Final = ("sqlite", "postgres", "remote")
 
 
@@ -77,10 +79,10 @@ def kills(share: float) -> Count:
             for kind in DURABLE:
                 with told(f"a writer of {kind}, {write}", count):
                     kill_at_random(place_of(kind, folder()), write, times=times)
-                count.add(f"writers of {kind} killed", times)
+                    count.add(f"writers of {kind} killed", times)
             with told(f"a host, {write}", count):
                 kill_host_at_random(conftest.host_of(folder()), write, times=times)
-            count.add("hosts killed", times)
+                count.add("hosts killed", times)
     return count
 
 
@@ -160,7 +162,7 @@ FAULTS: Final = {
     ),
     "errors": Fault(
         "A write, sync or read fails, or the disk is full or dead from then on",
-        "it is told; after a failed sync the store refuses to go on; nothing pretends",
+        "it is told; after a failed sync of a commit the store refuses to go on; nothing pretends",
         errors,
     ),
     "flips": Fault("Each byte of a closed store flipped", "it is noticed, and never read as data", flips),
@@ -205,15 +207,22 @@ FAULTS: Final = {
 INTRODUCTION: Final = """\
 Each count below was made by a run, none was typed. *Broken* counts the cases in which the promise did not
 hold. *Made of* says what a case comes from: one of a seed or of its place can be run again as it was; where
-the moment matters too, processes race, and a repeat tries as many others. A part of each runs with the other
-tests (`tests/faults`), the whole with `make test-slow`, and with `make faults`, which writes this page."""
+the moment matters too, processes race, and a repeat tries as many others. *Code* is the first of a digest of
+the store's sources: what has the same was counted on the same. A part of each runs with the other tests
+(`tests/faults`), the whole with `make test-slow`, and with `make faults`, which writes this page."""
 
 
 def counted(name: str, share: float) -> list[dict[str, Any]]:
     found = FAULTS[name].run(share)
     command = f"python -m tests.faults.publish {name}" + ("" if share == 1 else f" --share {share:g}")
-    more = {"command": command, "date": datetime.now(UTC).date().isoformat()}
+    more = {"command": command, "date": datetime.now(UTC).date().isoformat(), "code": code()}
     return [{**asdict(count), **more} for count in (found if isinstance(found, list) else [found])]
+
+
+def code() -> str:
+    """The store's code, in eight digits."""
+    files = sorted(path for path in STORE.rglob("*") if path.suffix in (".py", ".sql"))
+    return sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 
 def kept() -> dict[str, Any]:
@@ -255,7 +264,10 @@ def page(results: dict[str, Any]) -> str:
         ]
         cases = [case for count in counts for case in count["cases"]]
         text += ["", *(bug_table(cases) if cases else [])]
-        text += [f"Counted on {counts[0]['date']}. Repeat: `{counts[0]['command']}`.", ""]
+        text += [
+            f"Counted on {counts[0]['date']}, code {counts[0]['code']}. Repeat: `{counts[0]['command']}`.",
+            "",
+        ]
     return "\n".join(text)
 
 
@@ -270,8 +282,15 @@ def tried(count: dict[str, Any]) -> str:
 
 
 def bug_table(cases: list[list[str]]) -> list[str]:
-    rows = [f"| {number} | {name} | `{caught_by}` |" for number, (name, caught_by) in enumerate(cases, 1)]
-    return ["| | bug | caught by |", "|---:|---|---|", *rows, ""]
+    rows = [
+        f"| {number} | {name} | `{caught_by}` | {f'`{quoted(said)}`' if said else ''} |"
+        for number, (name, caught_by, said) in enumerate(cases, 1)
+    ]
+    return ["| | bug | caught by | which said |", "|---:|---|---|---|", *rows, ""]
+
+
+def quoted(said: str) -> str:
+    return said.replace("`", "'").replace("|", "/")
 
 
 def about() -> str:

@@ -39,8 +39,11 @@ class Writer:
         os.kill(self.child._process.pid, number)
 
     def kill(self) -> None:
+        self.done = self.child.kill_at_work()
+        self.end()
+
+    def end(self) -> None:
         self.child.__exit__(None, None, None)
-        self.done = self.child.acknowledged
 
     def restart(self) -> None:
         self.kill()
@@ -54,7 +57,7 @@ def stalled(kind: str, *, times: int, writers: int = 4, seed: int = 1) -> Count:
     with count.timed(), ExitStack() as stack:
         crew = [Writer(place, number * SPAN) for number in range(writers)]
         for writer in crew:
-            stack.callback(writer.kill)
+            stack.callback(writer.end)
         for turn in range(times):
             chosen = chance.choice(crew)
             if turn % 5 == 4:
@@ -115,8 +118,9 @@ def held_lock(*, times: int) -> Count:
                     told.append(tell(b, n))
             count.add("done while another was stopped", told.count("done"))
             count.add("refused while another was stopped", told.count("refused"))
-        finally:
             writer.kill()
+        finally:
+            writer.end()
         ours = [event.data["n"] for event in events(b, "s") if event.data["n"] <= SPAN]
         if ours != [n for n, what in enumerate(told, 1) if what == "done"]:
             count.broken.append(f"{len(ours)} are there of {told.count('done')} that were done")

@@ -29,7 +29,6 @@ from strandline.persist import (
     append_batch_once,
     append_expect,
     append_once,
-    backup,
     checkpoint,
     commit,
     compact,
@@ -112,11 +111,6 @@ class Bench:
         if self.folder is not None:
             self.b.close()
             self.b = self._opened()
-
-    def back_up(self) -> None:
-        if self.folder is not None:
-            backup(self.b, self.folder / "copy.db")
-            (self.folder / "copy.db").unlink()
 
 
 Step: TypeAlias = Callable[[Bench], object]

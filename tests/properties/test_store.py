@@ -115,6 +115,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     kind: ClassVar[str]
     host: ClassVar[Host | None] = None
     child: ClassVar[Child | None] = None
+    taken: ClassVar[set[str]]  # of the rare steps, those that a run came by
 
     def __init__(self) -> None:
         super().__init__()
@@ -393,6 +394,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         """A day ahead or back, or not at all: what comes next is stamped by that clock, on our side and, for
         what asks the process, in it."""
         self.now += by
+        self.taken.add("the clock jumps")
         with clock_at(self.now):
             self.append("a", "u", self.now, {"n": 1, "p": ""}, globally=True)
             self.append_once("b", key, "u", self.now, 0, globally=True)
@@ -403,6 +405,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     @rule(through=st.none() | st.sampled_from(["memory", "sqlite"]))
     def move(self, through: str | None) -> None:  # P-OPS-1, P-OPS-2
         """Back up and restore into a new store; or migrate to one of another kind, and from there to it."""
+        self.taken.add("restored" if through is None else "migrated")
         copy = self.folder / f"before move {self.moves}"
         if self.host is None:
             backup(self.b, copy)
@@ -442,6 +445,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     def reopen(self, closes: bool) -> None:  # P-REC-8
         if closes:
             self.b.close()
+        self.taken.add("reopened")
         left, self.b = self.b, self.opened()
         if not closes:
             left.close()
@@ -449,6 +453,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     @precondition(lambda self: self.kind != "memory")
     @rule(stream=streams_, times=st.integers(1, 3))
     def another_process_writes(self, stream: str, times: int) -> None:  # P-LOG-11
+        self.taken.add("another process writes")
         child = self.another_process()
         child.tell("units", stream=stream, at=5, times=times)
         assert child.listen() == times
@@ -458,11 +463,12 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     @rule(stream=streams_, times=st.integers(0, 5))
     def another_process_is_killed_while_it_writes(self, stream: str, times: int) -> None:  # P-REC-9
         self.crashes += 1
+        self.taken.add("a process is killed")
         child, before = self.another_process(), self.model.of(stream).mark
         child.acknowledged = 0
         child.tell("units", stream=stream, at=5, times=10**6)
         child.listen(until=times)
-        acknowledged = child.kill()
+        acknowledged = child.kill_at_work()
         child.__exit__(None, None, None)
         type(self).child = None
         self.wait_until_nobody_writes(stream)
@@ -497,6 +503,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
     @rule()
     def the_server_drops_us(self) -> None:  # P-REC-8, P-DUR-15
         self.crashes += 1
+        self.taken.add("the server drops us")
         if self.host is not None:
             self.host.kill()
             self.host.start()
@@ -594,7 +601,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[type[Sto
         host.start()
     elif kind == "postgres":
         place_of(kind, tmp_path)
-    body = {"kind": kind, "host": host}
+    body = {"kind": kind, "host": host, "taken": set()}
     made: type[StoreAgreesWithLists] = type(f"{kind.title()}AgreesWithLists", (StoreAgreesWithLists,), body)
     yield made
     if made.child is not None:
@@ -610,12 +617,23 @@ QUICK: Final = settings(
     suppress_health_check=[*HealthCheck],
 )
 SLOW: Final = settings(QUICK, max_examples=400, stateful_step_count=60, derandomize=False)
-EXAMPLES: Final = {"memory": 60, "sqlite": 20, "postgres": 6, "remote": 3}  # some seconds of each
+EXAMPLES: Final = {"memory": 100, "sqlite": 50, "postgres": 25, "remote": 20}  # some seconds of each
+RARE: Final = {"the clock jumps", "restored", "migrated"}
+OF_PROCESSES: Final = {"reopened", "another process writes", "a process is killed"}
+OF_SERVERS: Final = {"the server drops us"}
+STEPS: Final = {
+    "memory": RARE,
+    "sqlite": RARE | OF_PROCESSES,
+    "postgres": RARE | OF_PROCESSES | OF_SERVERS,
+    "remote": RARE | OF_PROCESSES | OF_SERVERS,
+}
 
 
 @pytest.mark.parametrize("machine", KINDS, indirect=True)
 def test_a_store_agrees_with_lists(machine: type[StoreAgreesWithLists]) -> None:  # P-API-3, C-15
     run_state_machine_as_test(machine, settings=settings(QUICK, max_examples=EXAMPLES[machine.kind]))
+
+    assert machine.taken == STEPS[machine.kind]
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ class RemoteBackend(IoBackend):
         if scratch is not None:
             self._headers[SCRATCH_HEADER] = header_value("scratch name", scratch)
         self._path = (urlsplit(self.url).path or "") + PATH
-        # Of commits that bring no key: side by side at the host, and without a call of the system for each.
+        # Of commits that bring no key: side by side at the host (decision 16).
         self._drawn, self._numbers = token_hex(16), count()
         self._pool: urllib3.HTTPConnectionPool | None = _connections(self.url)
         self._pid = os.getpid()

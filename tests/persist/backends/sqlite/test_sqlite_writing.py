@@ -135,14 +135,46 @@ def test_a_full_disk_writes_nothing_and_the_store_goes_on(b: SqliteBackend) -> N
     assert append(b, "s", "t", 1, 2).seq == 1
 
 
+@pytest.mark.parametrize(
+    ("of_now", "ends", "told"),
+    [(True, 9, OutcomeUnknown), (True, 0, StoreUnavailable), (False, 9, StoreUnavailable)],
+)
+def test_a_full_disk_that_took_the_end_of_a_commit_may_have_taken_all_of_it(
+    b: SqliteBackend, path: Path, of_now: bool, ends: int, told: type[Exception]
+) -> None:  # P-DUR-9: its page may be there from before, so that a recovery takes the commit for done
+    append(b, "s", "t", 1, 1)
+    log = path.with_name("store.db-wal")
+    salts = log.read_bytes()[16:24] if of_now else bytes(8)
+
+    def leave_the_head_of_a_frame() -> None:
+        with log.open("ab") as file:
+            file.write((1).to_bytes(4) + ends.to_bytes(4) + salts + bytes(8))
+
+    writer = b._writer
+    b._writer = as_any(FailingCommit(writer, apsw.FullError("full"), leave_the_head_of_a_frame))
+    with pytest.raises(told):
+        append(b, "s", "t", 1, 2)
+    b._writer = writer
+
+    if told is OutcomeUnknown:
+        with pytest.raises(StoreUnavailable, match="cannot be used any more"):
+            append(b, "s", "t", 1, 3)
+    else:
+        assert append(b, "s", "t", 1, 3).seq == 2
+
+
 class FailingCommit:
     """The writer's connection on a disk that fails when it matters."""
 
-    def __init__(self, connection: apsw.Connection, error: Exception) -> None:
-        self._connection, self._error = connection, error
+    def __init__(
+        self, connection: apsw.Connection, error: Exception, before: Callable[[], None] | None = None
+    ) -> None:
+        self._connection, self._error, self._before = connection, error, before
 
     def execute(self, statement: str, *bindings: Any) -> Any:
         if statement == "COMMIT":
+            if self._before is not None:
+                self._before()
             raise self._error
         return self._connection.execute(statement, *bindings)
 

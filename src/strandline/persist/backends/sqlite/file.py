@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import apsw
 import apsw.sqlite_extra
@@ -30,6 +30,8 @@ _LEAST_LIBRARY: Final = (3, 51, 3)
 _VFS: Final = "cksmvfs"
 _PAGES_A_CHECKPOINT: Final = 4000  # what many commits write is copied once; about 16 MB of log
 _MOST_MS: Final = 2**31 - 1
+_LOG_HEAD_BYTES: Final = 32
+_FRAME_HEAD_BYTES: Final = 24
 _loading = threading.Lock()
 
 FileIdentity: TypeAlias = tuple[int, int]
@@ -153,6 +155,27 @@ def has_moved(connection: apsw.Connection) -> bool:
     answer = ctypes.c_int()
     connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(answer))
     return bool(answer.value)
+
+
+def has_unfinished_commit(connection: apsw.Connection, path: Path) -> bool:
+    """Whether the log has, behind all that is committed, the head of a frame that ends a commit.
+
+    A disk that is full may have taken that head, and not the page after it. Where the log has been at this
+    place before, with the same page, the frame is whole all the same: who opens the store after a crash finds
+    a commit that is done (decision 15).
+    """
+    [(_, done, _)] = cast("Any", connection.execute("PRAGMA wal_checkpoint(NOOP)").fetchall())
+    with path.with_name(path.name + "-wal").open("rb") as log:
+        head = log.read(_LOG_HEAD_BYTES)
+        if len(head) < _LOG_HEAD_BYTES:
+            return False
+        size, salts = _FRAME_HEAD_BYTES + int.from_bytes(head[8:12]), head[16:24]
+        log.seek(_LOG_HEAD_BYTES + done * size)
+        while (frame := log.read(_FRAME_HEAD_BYTES))[8:16] == salts:
+            if any(frame[4:8]):  # the size of the file after it; zero in all frames of a commit but the last
+                return True
+            log.seek(size - _FRAME_HEAD_BYTES, os.SEEK_CUR)
+    return False
 
 
 def refuse_affected_library(version: str) -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 import apsw
 
 from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError, UsageError
-from strandline.persist.backends.sqlite.file import connect, damaged_file, has_moved, identity_of, open_file
+from strandline.persist.backends.sqlite.file import (
+    connect,
+    damaged_file,
+    has_moved,
+    has_unfinished_commit,
+    identity_of,
+    open_file,
+)
 from strandline.persist.backends.sqlite.read import is_damage
 
 
@@ -116,12 +123,18 @@ class Handle:
     def _failed_commit(self, error: apsw.Error) -> StrandlineError:
         """A failed write or sync leaves it open what a later recovery finds in the log, so this handle
         stops here."""
-        if isinstance(error, (apsw.FullError, apsw.BusyError)):
+        if isinstance(error, apsw.BusyError) or (isinstance(error, apsw.FullError) and self._wrote_nothing()):
             return self._unavailable(error)
         self._poisoned = f"a commit failed with {error}"
         return OutcomeUnknown(
             f"the store at {self._path.name} could not say whether it stored a commit: {error}", once=None
         )
+
+    def _wrote_nothing(self) -> bool:
+        try:
+            return not has_unfinished_commit(self._writer, self._path)
+        except (apsw.Error, OSError):
+            return False  # it cannot be told
 
     def _unavailable(self, error: apsw.Error) -> StrandlineError:
         if isinstance(error, apsw.BusyError):
