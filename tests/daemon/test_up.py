@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -86,6 +88,9 @@ class Up:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
         code = self.process.wait(60)
         self._thread.join()
         for each in (self.process.stdout, self.process.stderr):
@@ -236,6 +241,23 @@ def heard_by_systemd(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
                 last.sendto(b"", str(path))
             thread.join()
+
+
+def test_a_daemon_ends_where_its_store_has_to_be_opened_again(home: Path) -> None:  # P-DUR-9
+    """Whoever watches over it starts it anew; it does not go on for ever with a store that refuses."""
+    token = run("server", "token", "new", "api", "--home", str(home)).stdout.strip()
+    with up(home) as daemon:
+        shutil.copy(home / "strandline.db", home / "another.db")
+        (home / "another.db").replace(home / "strandline.db")
+
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            post(daemon, token, [{"message": "one"}], "1")
+        refused.value.close()
+        assert daemon.ended() == 1
+
+    assert refused.value.code == 503
+    ended = "".join(news["text"] for news in daemon.said.queue if news["what"] == "text")
+    assert "the store cannot be used any more" in ended
 
 
 def test_every_command_is_listed_once() -> None:  # L-CLI-1

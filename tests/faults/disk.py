@@ -220,13 +220,18 @@ class Platter:
     of `image`.
     """
 
-    def __init__(self, image: Image | None = None) -> None:
+    def __init__(self, image: Image | None = None, *, durable: Image | None = None) -> None:
+        """Where less than the image is durable, the rest is in the cache, which a sync that failed has called
+        clean: no other sync brings it to the disk."""
         files = image or {}
-        self.durable = dict(enumerate(files.values()))
+        certain = files if durable is None else durable
+        self.durable = {number: certain.get(name, b"") for number, name in enumerate(files)}
         self.cached: dict[int, list[Op]] = {number: [] for number in self.durable}
-        self.names = {name: number for number, name in enumerate(files)}
-        self.names_cached: list[tuple[str, int | None]] = []
-        self.now = dict(self.names)
+        self.now = {name: number for number, name in enumerate(files)}
+        self.names = {name: number for name, number in self.now.items() if name in certain}
+        self.names_cached: list[tuple[str, int | None]] = [
+            (name, number) for name, number in self.now.items() if name not in certain
+        ]
         self.acked = 0
 
     def take(self, op: Op) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -124,7 +125,7 @@ def without_probe(found: dict[str, object]) -> dict[str, object]:
     }
 
 
-def faults_of(ending: Ending, fault: Fault, course: Course, folder: Path, seed: str) -> list[str]:
+def faults_of(disk: Disk, ending: Ending, fault: Fault, course: Course, folder: Path, seed: str) -> list[str]:
     found = []
     if ending.raw is not None:
         found.append(f"it raised {type(ending.raw).__name__}, which is not ours: {ending.raw}")
@@ -140,7 +141,34 @@ def faults_of(ending: Ending, fault: Fault, course: Course, folder: Path, seed: 
         for what, image in images(trace, Random(seed)).items():
             if wrong := fault_in(image, folder, course, known):
                 found.append(f"{what} {when}: {wrong}")
+    if fault.kind == "sync" and (wrong := fault_after_revival(disk, ending, folder)):
+        found.append(wrong)
     return found
+
+
+def fault_after_revival(disk: Disk, ending: Ending, folder: Path) -> str | None:
+    """Killed when the error was told, opened again and given one more commit; then the power goes. What the
+    failed sync left in the cache alone is lost with it, and what stands behind that must not be."""
+    left = images(ending.trace[: ending.at_error], Random(0))
+    lay_out(left["killed"], folder)
+    platter, trace = Platter(left["killed"], durable=left["lost"]), disk.watch()
+    try:
+        with closing(SqliteBackend(folder / "store.db", busy_timeout_s=1)) as b:
+            append(b, PROBE, "t", 0, {"n": 0})
+            acknowledged = len(trace)
+    except StrandlineError:
+        return None  # it is told, and was told by the other images
+    finally:
+        disk.rest()
+    for op in trace[:acknowledged]:
+        platter.take(op)
+    lay_out(platter.lost(), folder)
+    try:
+        with closing(SqliteBackend(folder / "store.db")) as b:
+            is_there = b.last_seq(PROBE) == 1
+    except StrandlineError as error:
+        return f"killed, opened again, and without power after a commit: it cannot be opened: {error}"
+    return None if is_there else "killed, opened again, and without power after a commit: that commit is gone"
 
 
 def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str] | None = None) -> Count:
@@ -170,10 +198,12 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
                     ending = run(disk, fresh(place / "run"), workload, fault, checkpoints=checkpoints)
                     count.add(f"{kind}{' that stays' if stays else ''}")
                     count.add(told(ending))
+                    if kind == "sync":
+                        count.add("killed, opened again, one more commit, then without power")
                     name = f"{workload}, {'with' if checkpoints else 'without'} checkpoints, {kind} {nth}"
                     count.broken += [
                         f"{name}{' and on' if stays else ''}: {wrong}"
-                        for wrong in faults_of(ending, fault, course, place / "cut", name)
+                        for wrong in faults_of(disk, ending, fault, course, place / "cut", name)
                     ]
     shutil.rmtree(place)
     return count

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strandline.errors import StoreUnavailable
 from strandline.server import run
 
 
@@ -36,4 +37,19 @@ def test_what_a_request_holds_is_not_looked_at_for_garbage_again_and_again_while
 
     assert seen == [(run._COLLECTED_AFTER, *before[1:])]
     assert gc.get_threshold() == before
+    assert app.is_closed
+
+
+def test_a_server_ends_where_its_store_has_to_be_opened_again() -> None:  # P-DUR-9
+    app, answers = Nothing(), iter([None, None, "a commit failed"])
+    said: list[str | None] = []
+
+    def why_spent() -> str | None:
+        said.append(next(answers, "a commit failed"))
+        return said[-1]
+
+    with pytest.raises(StoreUnavailable, match="cannot be used any more: a commit failed"):
+        run.serve_until_signal(app, run.listen("127.0.0.1", 0), lambda: None, why_spent=why_spent)
+
+    assert said[:3] == [None, None, "a commit failed"]
     assert app.is_closed

@@ -56,6 +56,7 @@ def run_(home: Home, as_json: bool, listen: str | None) -> None:
     from strandline.daemon.watched import metrics_page
     from strandline.observe.live import Live
     from strandline.observe.span import send_traces
+    from strandline.persist.backend import why_spent
     from strandline.pipeline.reconcile import reconcile
 
     config = home.config()
@@ -78,7 +79,13 @@ def run_(home: Home, as_json: bool, listen: str | None) -> None:
             app.close()
             raise
         url = url_of(listening, scheme="https" if tls else "http")
-        serve_until_signal(app, listening, lambda: _announce(url, as_json), tls=tls)
+        serve_until_signal(
+            app,
+            listening,
+            lambda: _announce(url, as_json),
+            tls=tls,
+            why_spent=lambda: why_spent(site.b),
+        )
 
 
 def _announce(url: str, as_json: bool) -> None:

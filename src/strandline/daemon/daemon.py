@@ -5,7 +5,8 @@
     the loop        flushes, sinks, chores, backfills (loop.py)
     Spark           one, warm; commands here use it too (warm.py), and have it run their queries (desk.py)
 
-SIGTERM and SIGINT end it within seconds; what is under way then is taken up by the next one. SIGHUP reads the
+SIGTERM and SIGINT end it within seconds; what is under way then is taken up by the next one. It ends by
+itself, with an error, where its store has to be opened again: after a sync that failed. SIGHUP reads the
 configuration again.
 """
 
@@ -27,6 +28,7 @@ from strandline.daemon.watched import metrics_page
 from strandline.errors import HeldError, StrandlineError
 from strandline.node import Node
 from strandline.observe.live import Live
+from strandline.persist.backend import why_spent
 from strandline.pipeline.config import FILE_NAME, Config, load_config
 from strandline.pipeline.lease import LeaseHeld, held
 
@@ -165,7 +167,13 @@ def serve(config: Config, daemon: Daemon, *, listen: str | None, when_ready: Cal
     path = announce(config.home, url, daemon.remote, desk.path)
     before = signal.signal(signal.SIGHUP, partial(_hang_up, daemon))
     try:
-        serve_until_signal(app, listening, lambda: _ready(when_ready, url), tls=tls)
+        serve_until_signal(
+            app,
+            listening,
+            lambda: _ready(when_ready, url),
+            tls=tls,
+            why_spent=lambda: why_spent(node.site.b),
+        )
     finally:
         signal.signal(signal.SIGHUP, before)
         path.unlink(missing_ok=True)

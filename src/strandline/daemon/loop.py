@@ -95,7 +95,12 @@ class Loop:
         return [*left, *(each.name for each in threads if each.is_alive())]
 
     def _last_flush(self) -> None:
-        for dataset in self._node.datasets():
+        try:
+            datasets = self._node.datasets()
+        except StrandlineError as error:
+            self._tell(News("flush", "", {}, error=_said(error)))
+            return
+        for dataset in datasets:
             try:
                 report = self._node.flush(dataset, reason="shutdown", timeout_s=0)
             except Exception as error:  # noqa: BLE001  # told; the rows are safe in the spool

@@ -212,6 +212,20 @@ class Inspectable(Protocol):
         is not there."""
 
 
+@runtime_checkable
+class Spendable(Protocol):
+    """A backend that may come to refuse all further use, though the store can be used, opened again."""
+
+    @property
+    def spent(self) -> str | None:
+        """Why it does, None as long as it does not."""
+
+
+def why_spent(b: Backend) -> str | None:
+    """What whoever keeps a store open for long asks, to open it again or to end."""
+    return b.spent if isinstance(b, Spendable) else None
+
+
 class Record(NamedTuple):
     """One thing of a whole store, as verify, backup and restore hand it on. `body` is positional:
 

@@ -16,7 +16,7 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from strandline.errors import UnavailableError, UsageError
+from strandline.errors import StoreUnavailable, UnavailableError, UsageError
 
 GRACE_S: Final = 5
 _KEEP_ALIVE_S: Final = (
@@ -109,7 +109,15 @@ class PatientProtocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us: it would end the process by the signal, its store left open."""
+    """A server that leaves signals to us: it would end the process by the signal, its store left open. It
+    looks ten times a second whether it is over."""
+
+    def __init__(self, config: uvicorn.Config, is_over: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(config)
+        self._is_over = is_over
+
+    async def on_tick(self, counter: int) -> bool:
+        return self._is_over() or await super().on_tick(counter)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -191,19 +199,32 @@ def serve_until_signal(
     when_ready: Callable[[], None],
     *,
     tls: tuple[str, str] | None = None,
+    why_spent: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT: what is under way gets GRACE_S, then the application is closed.
 
-    Whatever hangs beyond that is cut off, as a crash would do: what was acknowledged is stored.
+    Whatever hangs beyond that is cut off, as a crash would do: what was acknowledged is stored. Where
+    `why_spent` comes to tell that the store is to be opened again it ends too, with StoreUnavailable: whoever
+    watches over the process starts it anew.
     """
+
+    def stop() -> None:
+        app.stop()
+        _cut_off_after(2 * GRACE_S)
+
+    def is_over() -> bool:
+        if why_spent() is None:
+            return False
+        stop()
+        return True
+
     config = server_config(app, tls=tls)
-    server = _Server(config)
+    server = _Server(config, is_over)
 
     def end(_number: int, _frame: Any) -> None:
         server.force_exit = server.should_exit  # a second signal does not wait
         server.should_exit = True
-        app.stop()
-        _cut_off_after(2 * GRACE_S)
+        stop()
 
     before = {number: signal.signal(number, end) for number in _SIGNALS}
     _, *older = thresholds = gc.get_threshold()
@@ -216,6 +237,10 @@ def serve_until_signal(
         app.close()
         for number, handler in before.items():
             signal.signal(number, handler)
+    if (why := why_spent()) is not None:
+        raise StoreUnavailable(
+            f"the store cannot be used any more: {why}", hint="start this again: it opens the store anew"
+        )
 
 
 def _cut_off_after(seconds: float) -> None:

@@ -30,6 +30,7 @@ _LEAST_LIBRARY: Final = (3, 51, 3)
 _VFS: Final = "cksmvfs"
 _PAGES_A_CHECKPOINT: Final = 4000  # what many commits write is copied once; about 16 MB of log
 _MOST_MS: Final = 2**31 - 1
+_EMPTIED_WITHIN_S: Final = 1.0
 _LOG_HEAD_BYTES: Final = 32
 _FRAME_HEAD_BYTES: Final = 24
 _loading = threading.Lock()
@@ -128,9 +129,7 @@ def connect(
         flags |= apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200)
     try:
-        timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
-        connection.set_busy_timeout(timeout_ms)
-        connection.setlk_timeout(timeout_ms, 0)  # waits at the lock: fairer to processes
+        _wait_at_locks(connection, busy_timeout_s)
         connection.pragma("synchronous", synchronous)
         connection.pragma("secure_delete", "on")  # what is deleted is zeroed: erased data leaves the file
         connection.pragma("cache_size", -16_000)
@@ -139,6 +138,36 @@ def connect(
         connection.close()
         raise
     return connection
+
+
+def _wait_at_locks(connection: apsw.Connection, timeout_s: float) -> None:
+    timeout_ms = min(int(timeout_s * 1000), _MOST_MS)
+    connection.set_busy_timeout(timeout_ms)
+    connection.setlk_timeout(timeout_ms, 0)  # at the lock itself: fairer to processes
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def has_log(path: Path) -> bool:
+    """Whether there is a log that is not empty: somebody has the store open, or was killed with it."""
+    try:
+        return _log_of(path).stat().st_size > 0
+    except (OSError, ValueError):  # what is wrong with the path is told by who opens it
+        return False
+
+
+def empty_log(connection: apsw.Connection, *, busy_timeout_s: float) -> bool:
+    """Copy all of the log into the file and begin it anew; False if others were at it all the time."""
+    _wait_at_locks(connection, min(busy_timeout_s, _EMPTIED_WITHIN_S))
+    try:
+        [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except apsw.BusyError:
+        return False
+    finally:
+        _wait_at_locks(connection, busy_timeout_s)
+    return not is_busy
 
 
 def identity_of(path: Path) -> FileIdentity | None:
@@ -165,7 +194,7 @@ def has_unfinished_commit(connection: apsw.Connection, path: Path) -> bool:
     a commit that is done (decision 15).
     """
     [(_, done, _)] = cast("Any", connection.execute("PRAGMA wal_checkpoint(NOOP)").fetchall())
-    with path.with_name(path.name + "-wal").open("rb") as log:
+    with _log_of(path).open("rb") as log:
         head = log.read(_LOG_HEAD_BYTES)
         if len(head) < _LOG_HEAD_BYTES:
             return False

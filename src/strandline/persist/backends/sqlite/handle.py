@@ -13,6 +13,8 @@ from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError,
 from strandline.persist.backends.sqlite.file import (
     connect,
     damaged_file,
+    empty_log,
+    has_log,
     has_moved,
     has_unfinished_commit,
     identity_of,
@@ -37,6 +39,8 @@ class Handle:
                 f"busy_timeout_s is {busy_timeout_s!r:.80}", hint="a number of seconds, 0 or more"
             )
         self._path = Path(path).absolute()
+        self._has_old_log = has_log(self._path)
+        self._busy_timeout_s = busy_timeout_s
         self._options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
         self._writer = open_file(
             self._path,
@@ -56,6 +60,10 @@ class Handle:
         except BaseException:
             self._writer.close()
             raise
+
+    @property
+    def spent(self) -> str | None:
+        return self._poisoned
 
     # Readers
 
@@ -118,6 +126,12 @@ class Handle:
             self._poisoned = "the file was replaced or removed under this store"
             self._check_usable()
 
+    def _empty_old_log(self) -> None:
+        """Before the first commit to a store that was left with a log, by a process that was killed: what its
+        last sync could not bring to the disk may be there in the cache alone, and what is written behind that
+        would be lost with it (decision 17). While others use the store it waits, and is tried again."""
+        self._has_old_log = not empty_log(self._writer, busy_timeout_s=self._busy_timeout_s)
+
     # What goes wrong
 
     def _failed_commit(self, error: apsw.Error) -> StrandlineError:
@@ -138,9 +152,8 @@ class Handle:
 
     def _unavailable(self, error: apsw.Error) -> StrandlineError:
         if isinstance(error, apsw.BusyError):
-            timeout_s = self._options["busy_timeout_s"]
             return StoreUnavailable(
-                f"another process has held the store for over {timeout_s} s",
+                f"another process has held the store for over {self._busy_timeout_s} s",
                 hint="look for a stuck writer, or try again",
             )
         if isinstance(error, apsw.FullError):
