@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import apsw
 
+from strandline.persist.backends.sqlite import file, handle
+
 SECTORS: Final = (512, 4096)
 JOURNALS: Final = ("-journal", "-wal")
 
@@ -101,6 +103,14 @@ class Disk:
         self._really_delete = DELETE(self._vfs.delete)
         self._kept: list[Any] = [OPEN(self._open), DELETE(self._delete)]
         self._vfs.open, self._vfs.delete = (ctypes.cast(each, PTR).value for each in self._kept)
+        vars(handle)["write_log_again"] = self._write_log_again  # which goes past SQLite
+
+    def _write_log_again(self, path: Path) -> None:
+        log = path.with_name(path.name + "-wal")
+        file.write_log_again(path)
+        if log.exists():
+            self._note(Op("write", log.name, 0, log.read_bytes()))
+            self._note(Op("sync", log.name, with_folder=False))
 
     def watch(self, fault: Fault | None = None) -> list[Op]:
         self.trace, self.fault = [], fault
@@ -319,3 +329,10 @@ def scratch_folder() -> Path:
     """A new folder, in memory where that can be: what a cut leaves is for Platter to say, not the disk."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="strandline-faults-", dir=memory if memory.is_dir() else None))
+
+
+def lay_out(image: Image, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in image.items():
+        (folder / name).write_bytes(content)

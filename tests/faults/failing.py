@@ -15,13 +15,21 @@ from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.persist import append
 from strandline.persist.backends.sqlite import SqliteBackend
 from tests.faults.count import Count, answer
-from tests.faults.disk import Disk, Fault, Image, Op, Platter, scratch_folder
-from tests.faults.power import lay_out
-from tests.faults.workloads import RUNS, WORKLOADS, Bench, Course, course_of, seen_in
+from tests.faults.disk import Disk, Fault, Image, Op, Platter, lay_out, scratch_folder
+from tests.faults.workloads import (
+    PACES,
+    PROBE,
+    RUNS,
+    WORKLOADS,
+    Bench,
+    Course,
+    course_of,
+    seen_in,
+    without_probe,
+)
 
 WHAT: Final = {"eio": "write", "full": "write", "short": "write", "sync": "sync", "read": "read"}
 NEVER: Final = 10**9
-PROBE: Final = "probe"
 
 
 @dataclass
@@ -37,7 +45,7 @@ class Ending:
     at_error: int = 0  # how much of the trace was there when the error was told
 
 
-def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: bool) -> Ending:
+def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: int) -> Ending:
     """Take the steps until one fails; then ask the same store for one more commit."""
     ending, bench = Ending(trace=disk.watch(fault)), None
     try:
@@ -111,20 +119,6 @@ def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str 
     return None
 
 
-def without_probe(found: dict[str, object]) -> dict[str, object]:
-    streams, counts = found["streams"], found["counts"]
-    assert isinstance(streams, dict)
-    assert isinstance(counts, tuple)
-    holds = found["holds"]
-    assert isinstance(holds, dict)
-    return {
-        **found,
-        "streams": {name: of for name, of in streams.items() if name != PROBE},
-        "holds": {name: of for name, of in holds.items() if name != PROBE},
-        "counts": (counts[0] - 1, counts[1] - 1),
-    }
-
-
 def faults_of(disk: Disk, ending: Ending, fault: Fault, course: Course, folder: Path, seed: str) -> list[str]:
     found = []
     if ending.raw is not None:
@@ -141,34 +135,41 @@ def faults_of(disk: Disk, ending: Ending, fault: Fault, course: Course, folder: 
         for what, image in images(trace, Random(seed)).items():
             if wrong := fault_in(image, folder, course, known):
                 found.append(f"{what} {when}: {wrong}")
-    if fault.kind == "sync" and (wrong := fault_after_revival(disk, ending, folder)):
+    if fault.kind == "sync" and (wrong := fault_after_revival(disk, ending, folder, course)):
         found.append(wrong)
     return found
 
 
-def fault_after_revival(disk: Disk, ending: Ending, folder: Path) -> str | None:
-    """Killed when the error was told, opened again and given one more commit; then the power goes. What the
-    failed sync left in the cache alone is lost with it, and what stands behind that must not be."""
+def fault_after_revival(disk: Disk, ending: Ending, folder: Path, course: Course) -> str | None:
+    """Killed when the error was told, opened again and closed, with one more commit or without; at any op of
+    that the power goes. What the failed sync left in the cache alone is lost with it, and what stands behind
+    that must not be."""
+    return next(filter(None, (_revived(disk, ending, folder, course, commits=n) for n in (0, 1))), None)
+
+
+def _revived(disk: Disk, ending: Ending, folder: Path, course: Course, *, commits: int) -> str | None:
     left = images(ending.trace[: ending.at_error], Random(0))
     lay_out(left["killed"], folder)
     platter, trace = Platter(left["killed"], durable=left["lost"]), disk.watch()
     try:
         with closing(SqliteBackend(folder / "store.db", busy_timeout_s=1)) as b:
-            append(b, PROBE, "t", 0, {"n": 0})
-            acknowledged = len(trace)
+            for n in range(commits):
+                append(b, PROBE, "t", 0, {"n": n})
+            acknowledged = len(trace) if commits else 0
     except StrandlineError:
-        return None  # it is told, and was told by the other images
+        acknowledged = 0  # it is told, and was told by the other images
     finally:
         disk.rest()
-    for op in trace[:acknowledged]:
+    seen = set()
+    for place, op in enumerate(trace, 1):
         platter.take(op)
-    lay_out(platter.lost(), folder)
-    try:
-        with closing(SqliteBackend(folder / "store.db")) as b:
-            is_there = b.last_seq(PROBE) == 1
-    except StrandlineError as error:
-        return f"killed, opened again, and without power after a commit: it cannot be opened: {error}"
-    return None if is_there else "killed, opened again, and without power after a commit: that commit is gone"
+        image, probe = platter.lost(), "acknowledged" if 0 < acknowledged <= place else "unknown"
+        mark = (probe, *((name, hash(content)) for name, content in sorted(image.items())))
+        if mark not in seen:
+            seen.add(mark)
+            if wrong := fault_in(image, folder, course, replace(ending, error=None, probe=probe)):
+                return f"killed, opened again, {commits} commits, and without power at op {place}: {wrong}"
+    return None
 
 
 def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str] | None = None) -> Count:
@@ -199,8 +200,8 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
                     count.add(f"{kind}{' that stays' if stays else ''}")
                     count.add(told(ending))
                     if kind == "sync":
-                        count.add("killed, opened again, one more commit, then without power")
-                    name = f"{workload}, {'with' if checkpoints else 'without'} checkpoints, {kind} {nth}"
+                        count.add("killed, opened again, then without power")
+                    name = f"{workload}, {PACES[checkpoints]}, {kind} {nth}"
                     count.broken += [
                         f"{name}{' and on' if stays else ''}: {wrong}"
                         for wrong in faults_of(disk, ending, fault, course, place / "cut", name)

@@ -13,8 +13,18 @@ from strandline.errors import StrandlineError
 from strandline.persist import append, last_seq
 from strandline.persist.backends.sqlite import SqliteBackend
 from tests.faults.count import Count, answer
-from tests.faults.disk import Disk, Image, Op, Platter, scratch_folder
-from tests.faults.workloads import RUNS, WORKLOADS, Bench, Course, course_of, seen_in
+from tests.faults.disk import Disk, Image, Op, Platter, lay_out, scratch_folder
+from tests.faults.workloads import (
+    PACES,
+    PROBE,
+    RUNS,
+    WORKLOADS,
+    Bench,
+    Course,
+    course_of,
+    seen_in,
+    without_probe,
+)
 
 
 def recorded(disk: Disk, folder: Path, workload: str, **options: Any) -> list[Op]:
@@ -29,19 +39,25 @@ def recorded(disk: Disk, folder: Path, workload: str, **options: Any) -> list[Op
     return trace
 
 
-def lay_out(image: Image, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for name, content in image.items():
-        (folder / name).write_bytes(content)
-
-
-def fault_of(image: Image, folder: Path, course: Course, acked: int, *, may_lose: bool = False) -> str | None:
-    """What is wrong with the store that such a disk holds; None if nothing is."""
+def fault_of(
+    image: Image,
+    folder: Path,
+    course: Course,
+    acked: int,
+    *,
+    may_lose: bool = False,
+    has_probe: bool | None = False,
+) -> str | None:
+    """What is wrong with the store that such a disk holds; None if nothing is. Where `has_probe` is None the
+    probe may be there."""
     lay_out(image, folder)
     try:
         with closing(SqliteBackend(folder / "store.db")) as b:
-            found = seen_in(b)
+            found, is_probed = seen_in(b), last_seq(b, PROBE) == 1
+            if has_probe not in (None, is_probed):
+                return f"the commit after the first power cut is {'there' if is_probed else 'gone'}"
+            if is_probed:
+                found = without_probe(found)
             if not course.allows(found, acked, may_lose=may_lose):
                 return f"after {acked} acknowledged steps it holds {str(found)[:300]}"  # P-REC-1, P-REC-9
             if damage := b.verify():
@@ -74,22 +90,24 @@ def cuts(trace: list[Op], *, seeds: int, stride: int, name: str) -> Iterator[tup
 
 
 def cut_again(disk: Disk, image: Image, folder: Path, course: Course, acked: int) -> Iterator[str | None]:
-    """The power comes back, the store is opened, and at any op of that it goes again."""
+    """The power comes back, the store is opened for one more commit, and at any op of that it goes again."""
     lay_out(image, folder)
     trace = disk.watch()
     try:
-        SqliteBackend(folder / "store.db").close()
+        with closing(SqliteBackend(folder / "store.db")) as b:
+            append(b, PROBE, "t", 0, {"n": 0})
+            acknowledged = len(trace)
     except StrandlineError as error:
-        yield f"it cannot be opened: {error}"
+        yield f"it cannot be used: {error}"
         return
     finally:
         disk.rest()
     platter = Platter(image)
-    for place, op in enumerate(trace):
+    for place, op in enumerate(trace, 1):
         platter.take(op)
         for mode in range(1 if platter.is_settled() else 3):
             left = image_of(platter, mode, f"again {place} {mode}")
-            yield fault_of(left, folder, course, acked)
+            yield fault_of(left, folder, course, acked, has_probe=place >= acknowledged or None)
 
 
 def image_of(platter: Platter, mode: int, seed: str) -> Image:
@@ -116,7 +134,7 @@ def main(
             folder.mkdir()
             trace = recorded(disk, folder, workload, checkpoints=checkpoints, synchronous=synchronous)
             course = course_of(workload)
-            run = f"{workload}{' with checkpoints' if checkpoints else ''}"
+            run = f"{workload}, {PACES[checkpoints]}"
             count.add("runs")
             count.add("writes and syncs", sum(op.what in ("write", "sync", "cut") for op in trace))
             for point, acked, image in cuts(trace, seeds=seeds, stride=stride, name=run):

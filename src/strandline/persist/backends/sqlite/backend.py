@@ -158,9 +158,9 @@ class SqliteBackend(Handle):
         with self._writing:
             self._check_usable()
             try:
-                if self._has_old_log:
-                    self._empty_old_log()
                 self._writer.execute("BEGIN IMMEDIATE")
+                if self._has_old_log:
+                    self._write_old_log_again()
                 self._names.begin(self._writer.data_version())
                 tx = SqliteTransaction(self._writer, self._names)
                 yield tx

@@ -30,7 +30,7 @@ _LEAST_LIBRARY: Final = (3, 51, 3)
 _VFS: Final = "cksmvfs"
 _PAGES_A_CHECKPOINT: Final = 4000  # what many commits write is copied once; about 16 MB of log
 _MOST_MS: Final = 2**31 - 1
-_EMPTIED_WITHIN_S: Final = 1.0
+_REWRITTEN_BYTES: Final = 1024 * 1024
 _LOG_HEAD_BYTES: Final = 32
 _FRAME_HEAD_BYTES: Final = 24
 _loading = threading.Lock()
@@ -129,7 +129,9 @@ def connect(
         flags |= apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200)
     try:
-        _wait_at_locks(connection, busy_timeout_s)
+        timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
+        connection.set_busy_timeout(timeout_ms)
+        connection.setlk_timeout(timeout_ms, 0)  # waits at the lock: fairer to processes
         connection.pragma("synchronous", synchronous)
         connection.pragma("secure_delete", "on")  # what is deleted is zeroed: erased data leaves the file
         connection.pragma("cache_size", -16_000)
@@ -138,12 +140,6 @@ def connect(
         connection.close()
         raise
     return connection
-
-
-def _wait_at_locks(connection: apsw.Connection, timeout_s: float) -> None:
-    timeout_ms = min(int(timeout_s * 1000), _MOST_MS)
-    connection.set_busy_timeout(timeout_ms)
-    connection.setlk_timeout(timeout_ms, 0)  # at the lock itself: fairer to processes
 
 
 def _log_of(path: Path) -> Path:
@@ -158,16 +154,16 @@ def has_log(path: Path) -> bool:
         return False
 
 
-def empty_log(connection: apsw.Connection, *, busy_timeout_s: float) -> bool:
-    """Copy all of the log into the file and begin it anew; False if others were at it all the time."""
-    _wait_at_locks(connection, min(busy_timeout_s, _EMPTIED_WITHIN_S))
-    try:
-        [(is_busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    except apsw.BusyError:
-        return False
-    finally:
-        _wait_at_locks(connection, busy_timeout_s)
-    return not is_busy
+def write_log_again(path: Path) -> None:
+    """Bring to the disk what is in the log, also what a sync that failed has left in the cache and called
+    clean. The caller holds the store's write lock, so that nobody else adds to the log meanwhile."""
+    with suppress(FileNotFoundError), _log_of(path).open("r+b", buffering=0) as log:
+        while chunk := log.read(_REWRITTEN_BYTES):
+            log.seek(-len(chunk), os.SEEK_CUR)
+            left = memoryview(chunk)
+            while left:
+                left = left[log.write(left) :]
+        os.fsync(log.fileno())
 
 
 def identity_of(path: Path) -> FileIdentity | None:

@@ -13,12 +13,12 @@ from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError,
 from strandline.persist.backends.sqlite.file import (
     connect,
     damaged_file,
-    empty_log,
     has_log,
     has_moved,
     has_unfinished_commit,
     identity_of,
     open_file,
+    write_log_again,
 )
 from strandline.persist.backends.sqlite.read import is_damage
 
@@ -40,7 +40,6 @@ class Handle:
             )
         self._path = Path(path).absolute()
         self._has_old_log = has_log(self._path)
-        self._busy_timeout_s = busy_timeout_s
         self._options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
         self._writer = open_file(
             self._path,
@@ -54,6 +53,7 @@ class Handle:
         self._pid = os.getpid()
         self._poisoned: str | None = None
         self._is_closed = False
+        self._keep_log(self._has_old_log)
         try:
             found = identity_of(self._path)
             self._identity = None if has_moved(self._writer) else found  # moved before we looked
@@ -126,11 +126,24 @@ class Handle:
             self._poisoned = "the file was replaced or removed under this store"
             self._check_usable()
 
-    def _empty_old_log(self) -> None:
+    def _write_old_log_again(self) -> None:
         """Before the first commit to a store that was left with a log, by a process that was killed: what its
         last sync could not bring to the disk may be there in the cache alone, and what is written behind that
-        would be lost with it (decision 17). While others use the store it waits, and is tried again."""
-        self._has_old_log = not empty_log(self._writer, busy_timeout_s=self._busy_timeout_s)
+        would be lost with it (decision 17)."""
+        try:
+            write_log_again(self._path)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"the log of the store at {self._path.name} cannot be written again: {error}",
+                hint="check the disk",
+            ) from error
+        self._has_old_log = False
+        self._keep_log(False)
+
+    def _keep_log(self, keeps: bool) -> None:
+        """Whether whoever closes the store last leaves its log, rather than copy it into the file: if not all
+        of the log is on the disk, a power cut would leave a file and a log that do not belong together."""
+        self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keeps))
 
     # What goes wrong
 
@@ -152,8 +165,9 @@ class Handle:
 
     def _unavailable(self, error: apsw.Error) -> StrandlineError:
         if isinstance(error, apsw.BusyError):
+            timeout_s = self._options["busy_timeout_s"]
             return StoreUnavailable(
-                f"another process has held the store for over {self._busy_timeout_s} s",
+                f"another process has held the store for over {timeout_s} s",
                 hint="look for a stuck writer, or try again",
             )
         if isinstance(error, apsw.FullError):
