@@ -61,7 +61,7 @@ class GroupCommit:
         self._most = most
         self._gate = threading.Lock()
         self._waiting: list[_Ticket] = []
-        self._leader: _Ticket | None = None
+        self._leader: object | None = None  # who runs the store: a ticket, or one who came alone
         self._crowd = 0  # how many were in the last group
 
     @property
@@ -70,10 +70,27 @@ class GroupCommit:
         return self._leader is not None
 
     def submit(self, prepared: Prepared) -> Outcome:
-        (outcome,) = self.submit_each([prepared])
+        (outcome,) = self._alone(prepared) or self.submit_each([prepared])
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
+
+    def _alone(self, prepared: Prepared) -> Sequence[Outcome | BaseException] | None:
+        """The short way of who finds nobody there, nor a crowd that is about to come back; else None."""
+        if self._leader is not None or self._crowd > 1:
+            return None
+        alone = object()
+        try:
+            with self._gate:
+                if self._leader is not None:
+                    return None
+                self._leader = alone
+            return self._run([prepared])
+        except OutcomeUnknown as error:
+            raise _own_error(error, prepared.once, leads=True) from error
+        finally:
+            with self._gate:
+                self._hand_on(alone)
 
     def submit_each(self, prepareds: Sequence[Prepared]) -> list[Outcome | BaseException]:
         """The same for many by one caller; what one of them would raise stands in its place."""
@@ -125,12 +142,13 @@ class GroupCommit:
                     ticket.turn.release()
                 self._hand_on(leader)
 
-    def _hand_on(self, leader: _Ticket) -> None:
+    def _hand_on(self, leader: object) -> None:
         """The lead goes from `leader`, if it has it, to whoever waits longest. Called under the gate."""
         if self._leader is leader:
-            self._leader = self._waiting[0] if self._waiting else None
-            if self._leader is not None:
-                self._leader.turn.release()  # unanswered, so it leads
+            self._leader = None
+            if self._waiting:
+                self._leader = self._waiting[0]
+                self._waiting[0].turn.release()  # unanswered, so it leads
 
     def _leave(self, ticket: _Ticket) -> None:
         """A caller that gives up its wait takes its commit along, and hands on the lead if it has it."""
