@@ -62,7 +62,7 @@ def run_in(tree: Path, bug: Bug) -> subprocess.CompletedProcess[str]:
 def seen_by(said: str) -> str:
     """What was red: the first line that pytest marks, or the first failure of the conformance suite."""
     for line in said.splitlines():
-        if found := re.match(r"E\s+(\S.*)|\s*FAIL\w*:?\s+(\S.*)", line):
+        if found := re.match(r"E\s+(\S.*)|fail: (\S.*)", line):
             told = re.sub(
                 r"(?<![\w.])/[\w./-]+/", "", found[1] or found[2]
             )  # without folders of this machine
