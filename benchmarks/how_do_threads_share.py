@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from benchmarks import ours, raw_postgres, raw_sqlite
 from benchmarks.frame import Bench, Case, Contender, main
-from benchmarks.payload import feed, payloads
+from benchmarks.payload import feed, nothing, payloads
 from benchmarks.peer import Peer, peer_postgres, peer_sqlite
 from strandline.persist import AtomicBackend, open_store
 
@@ -77,7 +77,10 @@ def _ours(each: int, full: AtomicBackend, plain: AtomicBackend, one: AtomicBacke
     alone = ours.FullContract(one)
     return {
         f"ours full, {THREADS} threads": together(
-            THREADS, each, lambda n: ours.FullContract(full, f"order-{n}").append
+            THREADS,
+            each,
+            lambda n: ours.FullContract(full, f"order-{n}").append,
+            after=ours.FullContract(full).line_up,
         ),
         f"ours plain, {THREADS} threads": together(
             THREADS, each, lambda _: lambda data: ours.append_plain(plain, data)
@@ -99,8 +102,10 @@ def together(
     each: int,
     make: Callable[[int], Callable[[dict[str, Any]], object]],
     clock: Callable[[], float] = time.perf_counter,
+    after: Callable[[], object] = nothing,
 ) -> Callable[[], float]:
-    """A contender: that many threads begin at once; each does an act of its own `each` times."""
+    """A contender: that many threads begin at once; each does an act of its own `each` times. Then comes what
+    is to be done `after` them all."""
 
     def run() -> float:
         datas, start = payloads(each), threading.Barrier(threads + 1)
@@ -122,6 +127,7 @@ def together(
         began = clock()
         for worker in workers:
             worker.join()
+        after()
         took_s = clock() - began
         if failures:
             raise failures[0]

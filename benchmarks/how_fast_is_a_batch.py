@@ -15,6 +15,7 @@ NOTE = "What bounds it: *Where does an append go?*"
 POSTGRES_NOTE = (
     "Binary COPY fills a table of two indexes and asks nothing; ours fills one of four."
     " A client that checks, encodes and packs, and a server that stores, take turns; half of the time each."
+    " That the next reader gives the events their places in the global order is on the clock too."
 )
 
 
@@ -52,8 +53,9 @@ def ask_postgres(bench: Bench, url: str) -> None:
         closing(raw_postgres.RawTable(url)) as raw,
         closing(peer_postgres(url, "batch_peer")) as peer,
     ):
+        contract = ours.FullContract(full)
         contenders = {
-            "ours, full contract": feed_batch(BATCH, ours.FullContract(full).append_batch),
+            "ours, full contract": feed_batch(BATCH, contract.append_batch, contract.line_up),
             "ours, plain append_batch": feed_batch(BATCH, partial(ours.append_batch_plain, plain)),
             "raw binary COPY": feed_batch(BATCH, raw.append_batch),
             "raw executemany": feed_batch(BATCH, raw.append_many),

@@ -15,7 +15,10 @@ NOTE = (
     " *Where does an append go?*; what is between both and the raw table is mostly the log, which gets seven"
     " pages with a commit."
 )
-POSTGRES_NOTE = "What bounds it: *Where does an append go?*"
+POSTGRES_NOTE = (
+    "A commit waits in line for its place in the global order, and the next reader gives it one: that is on"
+    " the clock too. What bounds it: *Where does an append go?*"
+)
 
 
 def ask(bench: Bench) -> None:
@@ -56,8 +59,9 @@ def ask_postgres(bench: Bench, url: str) -> None:
         closing(raw_postgres.RawTable(url)) as raw,
         closing(peer_postgres(url, "append_peer")) as peer,
     ):
+        contract = ours.FullContract(full)
         contenders = {
-            "ours, full contract": feed(count, ours.FullContract(full).append),
+            "ours, full contract": feed(count, contract.append, contract.line_up),
             "ours, plain append": feed(count, partial(ours.append_plain, plain)),
             "raw table": feed(count, raw.append),
             "eventsourcing": feed(count, peer.append),

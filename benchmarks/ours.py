@@ -12,6 +12,7 @@ from strandline.persist import (
     append,
     append_batch,
     commit,
+    global_pos,
     is_conflict,
     last_seq,
     project_fold,
@@ -43,6 +44,10 @@ class FullContract:
 
     def append_batch(self, datas: list[dict[str, Any]]) -> None:
         self._commit(datas)
+
+    def line_up(self) -> None:
+        """Give the events their places in the global order: on Postgres it is the next reader who does."""
+        global_pos(self._b)
 
     def _commit(self, datas: list[dict[str, Any]]) -> None:
         writes = [Append(self._stream, TYPE, 1_700_000_000, data, globally=True) for data in datas]

@@ -34,9 +34,14 @@ def payloads(count: int) -> list[dict[str, Any]]:
     return [payload(number) for number in range(count)]
 
 
-def feed(count: int, store: Callable[[dict[str, Any]], object]) -> Callable[[], float]:
-    """A contender that stores `count` events one by one. Making them is not on its clock, and neither is what
-    the garbage collector owes them."""
+def nothing() -> None: ...
+
+
+def feed(
+    count: int, store: Callable[[dict[str, Any]], object], after: Callable[[], object] = nothing
+) -> Callable[[], float]:
+    """A contender that stores `count` events one by one, and what it has to do `after` them all. Making them
+    is not on its clock, and neither is what the garbage collector owes them."""
 
     def run() -> float:
         datas = payloads(count)
@@ -44,13 +49,16 @@ def feed(count: int, store: Callable[[dict[str, Any]], object]) -> Callable[[], 
         began = time.perf_counter()
         for data in datas:
             store(data)
+        after()
         return count / (time.perf_counter() - began)
 
     return run
 
 
-def feed_batch(count: int, store: Callable[[list[dict[str, Any]]], object]) -> Callable[[], float]:
-    """A contender that stores some batches of `count` events; one alone is over before the noise is."""
+def feed_batch(
+    count: int, store: Callable[[list[dict[str, Any]]], object], after: Callable[[], object] = nothing
+) -> Callable[[], float]:
+    """The same with some batches of `count` events; one alone is over before the noise is."""
 
     def run() -> float:
         batches = [payloads(count) for _ in range(BATCHES)]
@@ -58,6 +66,7 @@ def feed_batch(count: int, store: Callable[[list[dict[str, Any]]], object]) -> C
         began = time.perf_counter()
         for datas in batches:
             store(datas)
+        after()
         return BATCHES * count / (time.perf_counter() - began)
 
     return run
