@@ -11,6 +11,7 @@ POSTGRES: Final = f"{PERSIST}/backends/postgres/backend.py"
 POSTGRES_SQL: Final = f"{PERSIST}/backends/schema/postgres/0001_store.sql"
 REMOTE: Final = f"{PERSIST}/backends/remote.py"
 COMMIT: Final = f"{PERSIST}/commit.py"
+GROUP: Final = f"{PERSIST}/group_commit.py"
 
 
 class Bug(NamedTuple):
@@ -35,6 +36,34 @@ BUGS: Final = (
         'connection.pragma("synchronous", synchronous)',
         'connection.pragma("synchronous", "NORMAL")',
         "tests/faults/test_disk.py -k power_cut_at_any",
+    ),
+    Bug(
+        "a commit that is shared is not synced",
+        SQLITE,
+        "        with self._transaction() as tx:\n            if len(group) > 1:",
+        '        self._writer.pragma("synchronous", "NORMAL" if len(group) > 1 else "FULL")\n'
+        "        with self._transaction() as tx:\n            if len(group) > 1:",
+        "tests/faults/test_disk.py -k commit_that_is_shared",
+    ),
+    Bug(
+        "those who wait are answered before the commit that they share",
+        GROUP,
+        "            outcomes = self._run([ticket.prepared for ticket in group])\n",
+        "            from strandline.persist.backends.sqlite import backend\n"
+        "            decided, waiting = backend._decided, iter(group)\n"
+        "            def answered(tx, prepared):\n"
+        "                ticket, outcome = next(waiting), decided(tx, prepared)\n"
+        "                if ticket is not leader:\n"
+        "                    ticket.outcome, ticket.answered = outcome, True\n"
+        "                    ticket.turn.release()\n"
+        "                return outcome\n"
+        "            backend._decided = answered\n"
+        "            try:\n"
+        "                outcomes = self._run([ticket.prepared for ticket in group])\n"
+        "            finally:\n"
+        "                backend._decided = decided\n"
+        "            outcomes, group = outcomes[:1], group[:1]\n",
+        "tests/faults/test_disk.py -k who_commits_with_others",
     ),
     Bug(
         "a store goes on after a sync that failed",

@@ -8,6 +8,7 @@ process, so what uses it runs in a process of its own.
 import ctypes
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,10 +90,12 @@ class Disk:
     """Stands between SQLite and its files, in the whole process and for good.
 
     What was done to them is in `trace`; `fault` is what goes wrong. It sits in SQLite's own tables of
-    functions: an exception out of a VFS in Python would come out of a commit that SQLite calls done.
+    functions: an exception out of a VFS in Python would come out of a commit that SQLite calls done. A sync
+    takes `sync_s`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, sync_s: float = 0) -> None:
+        self.sync_s = sync_s
         self.trace: list[Op] | None = None
         self.fault: Fault | None = None
         self._files: dict[int, str] = {}
@@ -194,6 +197,8 @@ class Disk:
             # The kernel has dropped what it could not write, and the next sync will not say so again.
             self._note(Op("lost", self._files[file]))
             return apsw.SQLITE_IOERR_FSYNC
+        if self.sync_s:
+            time.sleep(self.sync_s)
         # What a sync makes durable is for Platter to say; the real disk is not asked, which would take long.
         # The first sync of a new journal or log syncs its folder too, as SQLite does on Unix.
         self._note(Op("sync", self._files[file], with_folder=file in self._fresh))

@@ -123,6 +123,7 @@ def main(
     synchronous: str = "FULL",
     may_lose: bool = False,
     name: str = "power",
+    workloads: list[str] | None = None,
 ) -> Count:
     """Cut the power of every run: at each op, or at every `stride`-th disk that a cut could leave. One in
     `twice` is cut again while its store recovers."""
@@ -130,6 +131,8 @@ def main(
     place = scratch_folder()
     with count.timed():
         for number, (workload, checkpoints) in enumerate(RUNS):
+            if workloads is not None and workload not in workloads:
+                continue
             folder = place / f"{number}"
             folder.mkdir()
             trace = recorded(disk, folder, workload, checkpoints=checkpoints, synchronous=synchronous)

@@ -50,8 +50,11 @@ def every(share: float) -> int:
     return max(round(1 / share), 1)
 
 
-def power(share: float) -> Count:
-    return in_another_process("power", seeds=30, stride=every(share))
+def power(share: float) -> list[Count]:
+    return [
+        in_another_process("power", seeds=30, stride=every(share)),
+        in_another_process("crowd", times=max(round(100 * share), 3)),
+    ]
 
 
 def power_normal(share: float) -> Count:

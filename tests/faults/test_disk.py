@@ -17,6 +17,21 @@ def test_a_power_cut_at_any_write_or_sync_loses_nothing_acknowledged() -> None: 
     assert count.tried["disks cut twice"] > 20
 
 
+def test_a_commit_that_is_shared_is_there_as_a_whole_or_not_at_all() -> None:  # P-BKD-11, P-REC-9
+    count = in_another_process("power", seeds=1, workloads=["groups"])
+
+    assert count.broken == []
+    assert count.tried["disks"] > 300
+
+
+def test_who_commits_with_others_is_told_an_outcome_or_a_conflict_once_it_is_durable() -> None:  # P-BKD-11
+    count = in_another_process("crowd", times=3)
+
+    assert count.broken == []
+    assert count.tried["of them conflicts"] > 20
+    assert count.tried["syncs"] < count.tried["answers"] / 2
+
+
 def test_without_a_sync_at_each_commit_a_power_cut_leaves_a_prefix_of_the_commits() -> None:  # P-REC-9
     count = in_another_process("power", seeds=2, stride=40, synchronous="NORMAL", may_lose=True)
 

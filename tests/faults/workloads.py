@@ -16,6 +16,7 @@ from strandline.persist import (
     ABSENT,
     Append,
     AtomicBackend,
+    Conflict,
     Delete,
     Event,
     ExpectKey,
@@ -44,7 +45,7 @@ from strandline.persist import (
     redact,
     truncate_through,
 )
-from strandline.persist.backend import Backend, Expectation, Once, Outcome, Write
+from strandline.persist.backend import Backend, Commit, Expectation, Gathering, Once, Outcome, Write
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.lift import atomic
@@ -87,6 +88,15 @@ class Reference(MemoryBackend):
         outcome = super().commit(preconditions, writes, once=once)
         self.states.append(seen_in(self))
         return outcome
+
+    def commit_each(self, commits: Sequence[Commit]) -> list[Outcome | Exception]:
+        """In one transaction: what is between two of them is nothing that a crash may leave."""
+        before = len(self.states)
+        outcomes: list[Outcome | Exception] = [
+            self.commit(preconditions, writes, once=once) for preconditions, writes, once in commits
+        ]
+        del self.states[before:-1]
+        return outcomes
 
     def append(self, stream: str, event: Event) -> int:
         seq = super().append(stream, event)
@@ -163,6 +173,30 @@ def units() -> Iterator[Step]:
             Delete("gone") if n % 2 else Put("gone", n),
         ]
         yield on(commit, [ExpectSeq("left", n)], writes)
+
+
+def groups() -> Iterator[Step]:
+    """Commits of several callers in one transaction; each second one is refused for the one before it."""
+    for n in range(4):
+        yield on(
+            together,
+            ([ExpectSeq("a", n)], [Append("a", "t", n, {"n": n}, globally=True), Put("n", n)], None),
+            ([ExpectSeq("a", n)], [Append("a", "t", n, {"n": n}), Put("n", "refused")], None),
+            ([], [Append("b", "t", n, {"n": n, "text": "g" * 900})], ("b", f"key {n}")),
+            ([ExpectKey("n", "refused")], [Put("k", "refused")], None),
+            ([], [Put("k", n)], None),
+        )
+
+
+def together(b: AtomicBackend, *commits: Commit) -> None:
+    """All in one group. Where it fails, nobody in it may have been told of an outcome, nor of a conflict."""
+    assert isinstance(b, Gathering)
+    outcomes = b.commit_each(commits)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if errors:
+        assert len(errors) == len(outcomes), f"of one group some were answered, and some not: {outcomes}"
+        raise errors[0]
+    assert [isinstance(outcome, Conflict) for outcome in outcomes] == [False, True, False, True, False]
 
 
 def expectations() -> Iterator[Step]:
@@ -256,11 +290,11 @@ def names() -> Iterator[Step]:
 WORKLOADS: Final[dict[str, Callable[[], Iterator[Step]]]] = {
     run.__name__: run
     for run in (
-        appends, batches, large_values, units, expectations, keys, repeats, truncations, compactions,
+        appends, batches, large_values, units, groups, expectations, keys, repeats, truncations, compactions,
         erasures, cursors, rewrites, reopenings, names,
     )
 }  # fmt: skip
-UNCHECKED: Final = ("appends", "batches", "truncations", "reopenings", "units", "compactions")
+UNCHECKED: Final = ("appends", "batches", "truncations", "reopenings", "units", "groups", "compactions")
 FULLER: Final = ("large_values", "batches", "names")
 # Here a step is more than its commits: an erasure removes the bytes after them, a compaction looks for holds
 # between them. Where that fails it says so, and is finished by a repeat (P-ERA-1, P-CMP-8).
