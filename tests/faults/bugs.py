@@ -94,6 +94,13 @@ BUGS: Final = (
         "tests/faults/test_disk.py -k failed_sync_and_a_kill",
     ),
     Bug(
+        "the log that was left is written again but not synced",
+        SQLITE_FILE,
+        "        os.fsync(log)\n",
+        "",
+        "tests/faults/test_disk.py -k failed_sync_and_a_kill",
+    ),
+    Bug(
         "a log that was left is copied into the file as it is",
         SQLITE_HANDLE,
         "self._keep_log(self._has_old_log)",

@@ -6,10 +6,10 @@ process, so what uses it runs in a process of its own.
 """
 
 import ctypes
+import os
 import shutil
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,38 +18,53 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import apsw
 
-from strandline.persist.backends.sqlite import file, handle
+from strandline.persist.backends.sqlite import file
+from tests.faults.calls import Calls
 
 SECTORS: Final = (512, 4096)
 JOURNALS: Final = ("-journal", "-wal")
+REWRITTEN_BYTES: Final = 7_000  # at a time, of a log that was left: in several writes, as a large one is
 
 
 class Op(NamedTuple):
-    """One thing done to a file; `what` is create, write, cut, sync, delete, lost or ack."""
+    """One thing done to a file; `what` is create, link, write, cut, sync, delete, folder, lost or ack."""
 
     what: str
     name: str = ""
     offset: int = 0  # of a write; of a cut the size that is left; of an ack its number
-    data: bytes = b""
+    data: bytes = b""  # of a link the name that the file had
     with_folder: bool = False  # a sync or a deletion after which the names in the folder are durable too
+
+
+STRIKES: Final = {  # the kinds of faults, by what they are about
+    "create": ("open", "dead"),
+    "write": ("eio", "full", "short", "dead"),
+    "cut": ("cut", "dead"),
+    "sync": ("sync", "dead"),
+    "read": ("read",),
+    "delete": ("delete", "dead"),
+    "grow": ("grow", "dead"),  # of the memory that the processes share
+}
 
 
 @dataclass
 class Fault:
-    """What goes wrong: at the `nth` op of a kind, and from then on if it `stays`."""
+    """What goes wrong: at the `nth` op that the kind is about, and from then on if it `stays`."""
 
-    kind: str  # eio, full, short, sync, read or dead
+    kind: str
     nth: int
     stays: bool = False
-    met: Counter[str] = field(default_factory=Counter)
-    struck: int = 0
+    met: int = 0
+    struck: list[str] = field(default_factory=list)  # the ops that it met, each with its file
 
-    def strikes(self, what: str) -> bool:
-        """Whether this op, one of those that the fault is about, goes wrong."""
-        self.met[what] += 1
-        count = self.met.total() if self.kind == "dead" else self.met[what]
-        hits = count == self.nth or (self.stays and count > self.nth)
-        self.struck += hits
+    def strikes(self, what: str, name: str) -> bool:
+        """Whether this op goes wrong."""
+        if self.kind not in STRIKES[what]:
+            return False
+        self.met += 1
+        hits = self.met == self.nth or (self.stays and self.met > self.nth)
+        if hits:
+            self.struck.append(f"{what} {name}")
         return hits
 
 
@@ -66,6 +81,8 @@ CLOSE = ctypes.CFUNCTYPE(INT, PTR)
 MOVE = ctypes.CFUNCTYPE(INT, PTR, PTR, INT, LONG)  # a read or a write
 TRUNCATE = ctypes.CFUNCTYPE(INT, PTR, LONG)
 SYNC = ctypes.CFUNCTYPE(INT, PTR, INT)
+SHARE = ctypes.CFUNCTYPE(INT, PTR, INT, INT, INT, PTR)
+SHARE_PLACE: Final = 7  # among the last thirteen methods
 
 
 class Vfs(ctypes.Structure):
@@ -78,7 +95,7 @@ class Vfs(ctypes.Structure):
 
 
 class Methods(ctypes.Structure):
-    """SQLite's `sqlite3_io_methods`; the last thirteen are handed on as they are."""
+    """SQLite's `sqlite3_io_methods`; of the last thirteen all but one are handed on as they are."""
 
     _fields_: ClassVar = [
         ("version", INT), ("close", PTR), ("read", PTR), ("write", PTR), ("truncate", PTR), ("sync", PTR),
@@ -106,14 +123,12 @@ class Disk:
         self._really_delete = DELETE(self._vfs.delete)
         self._kept: list[Any] = [OPEN(self._open), DELETE(self._delete)]
         self._vfs.open, self._vfs.delete = (ctypes.cast(each, PTR).value for each in self._kept)
-        vars(handle)["write_log_again"] = self._write_log_again  # which goes past SQLite
+        vars(file)["_REWRITTEN_BYTES"] = REWRITTEN_BYTES
+        Calls(self)
 
-    def _write_log_again(self, path: Path) -> None:
-        log = path.with_name(path.name + "-wal")
-        file.write_log_again(path)
-        if log.exists():
-            self._note(Op("write", log.name, 0, log.read_bytes()))
-            self._note(Op("sync", log.name, with_folder=False))
+    @property
+    def is_watched(self) -> bool:
+        return self.trace is not None
 
     def watch(self, fault: Fault | None = None) -> list[Op]:
         self.trace, self.fault = [], fault
@@ -124,26 +139,34 @@ class Disk:
         self.trace = self.fault = None
 
     def ack(self, number: int) -> None:
-        self._note(Op("ack", offset=number))
+        self.note("ack", offset=number)
 
-    def _note(self, op: Op) -> None:
+    def note(
+        self, what: str, name: str = "", offset: int = 0, data: bytes = b"", *, with_folder: bool = False
+    ) -> None:
         if self.trace is not None:
-            self.trace.append(op)
+            self.trace.append(Op(what, name, offset, data, with_folder))
 
-    def _fails(self, what: str, *kinds: str) -> bool:
-        return self.fault is not None and self.fault.kind in kinds and self.fault.strikes(what)
+    def failure(self, what: str, name: str) -> str | None:
+        """The kind of the fault that this op meets, if it meets one."""
+        if self.fault is None or not self.fault.strikes(what, name):
+            return None
+        return self.fault.kind
 
     def _open(self, vfs: int, text: int | None, file: int, flags: int, out: int) -> int:
         path = None if text is None else Path(ctypes.string_at(text).decode())
         is_new = path is not None and not path.exists()
-        result = int(self._really_open(vfs, text, file, flags, out))  # it keeps the text, not a copy
         slot = ctypes.cast(file, ctypes.POINTER(PTR))
+        if path is not None and is_new and self.failure("create", path.name):
+            slot[0] = None
+            return apsw.SQLITE_CANTOPEN
+        result = int(self._really_open(vfs, text, file, flags, out))  # it keeps the text, not a copy
         if result or path is None or not slot[0]:
             return result
         self._files[file] = name = path.name
         slot[0] = ctypes.addressof(self._methods(slot[0]))
         if is_new:
-            self._note(Op("create", name))
+            self.note("create", name)
             if name.endswith(JOURNALS):
                 self._fresh.add(file)
         return result
@@ -153,17 +176,20 @@ class Disk:
         if address not in self._tables:
             real = Methods.from_address(address)
             close, read, write = CLOSE(real.close), MOVE(real.read), MOVE(real.write)
-            cut, sync = TRUNCATE(real.truncate), SYNC(real.sync)
+            cut, sync, share = TRUNCATE(real.truncate), SYNC(real.sync), SHARE(real.others[SHARE_PLACE] or 0)
             ours = [
                 CLOSE(lambda file: self._close(file, close)),
                 MOVE(lambda *all_: self._read(read, *all_)),
                 MOVE(lambda *all_: self._write(write, *all_)),
                 TRUNCATE(lambda file, size: self._truncate(cut, file, size)),
                 SYNC(lambda file, _: self._sync(file)),
+                SHARE(lambda *all_: self._share(share, *all_)),
             ]
-            self._kept += [*ours, close, read, write, cut, sync]
-            entries = [ctypes.cast(each, PTR).value for each in ours]
-            self._tables[address] = Methods(real.version, *entries, real.others)
+            self._kept += [*ours, close, read, write, cut, sync, share]
+            *entries, shares = (ctypes.cast(each, PTR).value for each in ours)
+            table = self._tables[address] = Methods(real.version, *entries, real.others)
+            if real.others[SHARE_PLACE]:  # files that nobody shares have none
+                table.others[SHARE_PLACE] = shares
         return self._tables[address]
 
     def _close(self, file: int, close: Any) -> int:
@@ -172,45 +198,51 @@ class Disk:
         return int(close(file))
 
     def _read(self, read: Any, file: int, buffer: int, size: int, offset: int) -> int:
-        if self._fails("read", "read"):
+        if self.failure("read", self._files[file]):
             return apsw.SQLITE_IOERR_READ
         return int(read(file, buffer, size, offset))
 
     def _write(self, write: Any, file: int, buffer: int, size: int, offset: int) -> int:
-        failed = self._fails("write", *WRITE_ERRORS)
-        if failed:
-            assert self.fault is not None
-            size = size // 2 if self.fault.kind == "short" else 0
+        kind = self.failure("write", self._files[file])
+        if kind is not None:
+            size = size // 2 if kind == "short" else 0
         result = int(write(file, buffer, size, offset)) if size else 0
-        if self.trace is not None and size:
-            self._note(Op("write", self._files[file], offset, ctypes.string_at(buffer, size)))
-        return WRITE_ERRORS[self.fault.kind] if failed and self.fault is not None else result
+        if self.is_watched and size:
+            self.note("write", self._files[file], offset, ctypes.string_at(buffer, size))
+        return result if kind is None else WRITE_ERRORS[kind]
 
     def _truncate(self, truncate: Any, file: int, size: int) -> int:
-        if self._fails("cut", "dead"):
+        if self.failure("cut", self._files[file]):
             return apsw.SQLITE_IOERR_TRUNCATE
-        self._note(Op("cut", self._files[file], size))
+        self.note("cut", self._files[file], size)
         return int(truncate(file, size))
 
     def _sync(self, file: int) -> int:
-        if self._fails("sync", "sync", "dead"):
+        if self.failure("sync", self._files[file]):
             # The kernel has dropped what it could not write, and the next sync will not say so again.
-            self._note(Op("lost", self._files[file]))
+            self.note("lost", self._files[file])
             return apsw.SQLITE_IOERR_FSYNC
         if self.sync_s:
             time.sleep(self.sync_s)
         # What a sync makes durable is for Platter to say; the real disk is not asked, which would take long.
         # The first sync of a new journal or log syncs its folder too, as SQLite does on Unix.
-        self._note(Op("sync", self._files[file], with_folder=file in self._fresh))
+        self.note("sync", self._files[file], with_folder=file in self._fresh)
         self._fresh.discard(file)
         return apsw.SQLITE_OK
 
+    def _share(self, share: Any, file: int, region: int, size: int, may_grow: int, out: int) -> int:
+        if may_grow and self.failure("grow", self._files[file]):
+            ctypes.cast(out, ctypes.POINTER(PTR))[0] = None
+            return apsw.SQLITE_IOERR_SHMSIZE
+        return int(share(file, region, size, may_grow, out))
+
     def _delete(self, vfs: int, path: bytes, sync_folder: int) -> int:
-        if self._fails("delete", "dead"):
+        name = Path(path.decode()).name
+        if self.failure("delete", name):
             return apsw.SQLITE_IOERR_DELETE
         result = int(self._really_delete(vfs, path, 0))
         if result == apsw.SQLITE_OK:
-            self._note(Op("delete", Path(path.decode()).name, with_folder=bool(sync_folder)))
+            self.note("delete", name, with_folder=bool(sync_folder))
         return result
 
 
@@ -256,6 +288,9 @@ class Platter:
             self.now[op.name] = number = len(self.durable)
             self.durable[number], self.cached[number] = b"", []
             self.names_cached.append((op.name, number))
+        elif op.what == "link":
+            self.now[op.name] = self.now[os.fsdecode(op.data)]
+            self.names_cached.append((op.name, self.now[op.name]))
         elif op.what == "delete":
             self.now.pop(op.name, None)
             self.names_cached.append((op.name, None))
@@ -264,7 +299,7 @@ class Platter:
             if op.what == "sync":
                 self.durable[number] = settled(self.durable[number], self.cached[number], whole)
             self.cached[number] = []
-        else:
+        elif op.what != "folder":
             self.cached[self.now[op.name]].append(op)
         if op.with_folder:
             self.names = named(self.names, self.names_cached)

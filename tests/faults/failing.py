@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final
 import apsw
 
 from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
-from strandline.persist import append
+from strandline.persist import Conflict, append, append_expect
 from strandline.persist.backends.sqlite import SqliteBackend
 from tests.faults.count import Count, answer
 from tests.faults.disk import Disk, Fault, Image, Op, Platter, lay_out, scratch_folder
@@ -141,34 +142,52 @@ def faults_of(disk: Disk, ending: Ending, fault: Fault, course: Course, folder: 
 
 
 def fault_after_revival(disk: Disk, ending: Ending, folder: Path, course: Course) -> str | None:
-    """Killed when the error was told, opened again and closed, with one more commit or without; at any op of
-    that the power goes. What the failed sync left in the cache alone is lost with it, and what stands behind
-    that must not be."""
-    return next(filter(None, (_revived(disk, ending, folder, course, commits=n) for n in (0, 1))), None)
+    """Killed when the error was told, opened again and closed; at any op of that the power goes. What the
+    failed sync left in the cache alone is lost with it, and what is acknowledged behind that must not be."""
+    revivals = {
+        "no commit": _revived(disk, ending, folder, course, None),
+        "a commit": _revived(disk, ending, folder, course, commit_probe),
+        "a conflict": _revived(disk, ending, folder, course, meet_conflict),
+    }
+    return next((f"with {what}: {wrong}" for what, wrong in revivals.items() if wrong), None)
 
 
-def _revived(disk: Disk, ending: Ending, folder: Path, course: Course, *, commits: int) -> str | None:
+def commit_probe(b: SqliteBackend) -> None:
+    append(b, PROBE, "t", 0, {"n": 0})
+
+
+def meet_conflict(b: SqliteBackend) -> None:
+    """Nothing is written, but an answer is given that rests on all that is there."""
+    assert isinstance(append_expect(b, PROBE, 9, "t", 0, {"n": 0}), Conflict)
+
+
+def _revived(
+    disk: Disk, ending: Ending, folder: Path, course: Course, call: Callable[[SqliteBackend], None] | None
+) -> str | None:
     left = images(ending.trace[: ending.at_error], Random(0))
     lay_out(left["killed"], folder)
-    platter, trace = Platter(left["killed"], durable=left["lost"]), disk.watch()
+    platter, trace, told, after = Platter(left["killed"], durable=left["lost"]), disk.watch(), NEVER, course
     try:
         with closing(SqliteBackend(folder / "store.db", busy_timeout_s=1)) as b:
-            for n in range(commits):
-                append(b, PROBE, "t", 0, {"n": n})
-            acknowledged = len(trace) if commits else 0
+            if call is not None:
+                seen = seen_in(b)
+                call(b)
+                told, after = len(trace), Course([seen], [0])  # what was found is what the answer rests on
     except StrandlineError:
-        acknowledged = 0  # it is told, and was told by the other images
+        pass  # it is told, and was told by the other images
     finally:
         disk.rest()
-    seen = set()
+    judged = set()
     for place, op in enumerate(trace, 1):
         platter.take(op)
-        image, probe = platter.lost(), "acknowledged" if 0 < acknowledged <= place else "unknown"
-        mark = (probe, *((name, hash(content)) for name, content in sorted(image.items())))
-        if mark not in seen:
-            seen.add(mark)
-            if wrong := fault_in(image, folder, course, replace(ending, error=None, probe=probe)):
-                return f"killed, opened again, {commits} commits, and without power at op {place}: {wrong}"
+        image, is_told = platter.lost(), told <= place
+        mark = (is_told, *((name, hash(content)) for name, content in sorted(image.items())))
+        if mark not in judged:
+            judged.add(mark)
+            probe = "acknowledged" if is_told and call is commit_probe else "unknown"
+            known = replace(ending, error=None, probe=probe, acked=0 if is_told else ending.acked)
+            if wrong := fault_in(image, folder, after if is_told else course, known):
+                return f"killed, opened again, and without power at op {place}: {wrong}"
     return None
 
 
@@ -191,7 +210,7 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
                     continue
                 clean = Fault(kind, NEVER)
                 run(disk, fresh(place / "run"), workload, clean, checkpoints=checkpoints)
-                for nth in range(1, clean.met.total() + 1):
+                for nth in range(1, clean.met + 1):
                     turn += 1
                     if turn % stride:
                         continue

@@ -137,6 +137,12 @@ class Bench:
             self.b.close()
             self.b = self._opened()
 
+    def revive(self) -> None:
+        """As `reopen`, but the log stays where it is, as a process leaves it that is killed."""
+        if isinstance(self.b, SqliteBackend):
+            self.b._keep_log(True)
+        self.reopen()
+
 
 Step: TypeAlias = Callable[[Bench], object]
 
@@ -277,6 +283,20 @@ def reopenings() -> Iterator[Step]:
     yield on(append, "s", "t", 9, {"n": 9})
 
 
+def left_logs() -> Iterator[Step]:
+    """The first to commit to a store with a log writes that again; here it is a commit or a conflict."""
+    yield on(append_batch, "s", [("t", 0, {"n": 0, "text": "l" * 700})] * 12)
+    for n in range(1, 3):
+        yield Bench.revive
+        yield on(append, "s", "t", n, {"n": n})
+    yield Bench.revive
+    yield on(append_expect, "s", 99, "t", 0, {"n": 0})
+    yield Bench.reopen
+    yield on(truncate_through, "s", 6)
+    yield Bench.revive
+    yield on(append, "s", "t", 9, {"n": 9})
+
+
 def names() -> Iterator[Step]:
     """Many streams, types and keys: pages and indexes split."""
     for n in range(3):
@@ -291,10 +311,19 @@ WORKLOADS: Final[dict[str, Callable[[], Iterator[Step]]]] = {
     run.__name__: run
     for run in (
         appends, batches, large_values, units, groups, expectations, keys, repeats, truncations, compactions,
-        erasures, cursors, rewrites, reopenings, names,
+        erasures, cursors, rewrites, reopenings, left_logs, names,
     )
 }  # fmt: skip
-UNCHECKED: Final = ("appends", "batches", "truncations", "reopenings", "units", "groups", "compactions")
+UNCHECKED: Final = (
+    "appends",
+    "batches",
+    "truncations",
+    "reopenings",
+    "left_logs",
+    "units",
+    "groups",
+    "compactions",
+)
 FULLER: Final = ("large_values", "batches", "names")
 # Here a step is more than its commits: an erasure removes the bytes after them, a compaction looks for holds
 # between them. Where that fails it says so, and is finished by a repeat (P-ERA-1, P-CMP-8).

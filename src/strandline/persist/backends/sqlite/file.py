@@ -157,13 +157,17 @@ def has_log(path: Path) -> bool:
 def write_log_again(path: Path) -> None:
     """Bring to the disk what is in the log, also what a sync that failed has left in the cache and called
     clean. The caller holds the store's write lock, so that nobody else adds to the log meanwhile."""
-    with suppress(FileNotFoundError), _log_of(path).open("r+b", buffering=0) as log:
-        while chunk := log.read(_REWRITTEN_BYTES):
-            log.seek(-len(chunk), os.SEEK_CUR)
-            left = memoryview(chunk)
-            while left:
-                left = left[log.write(left) :]
-        os.fsync(log.fileno())
+    try:
+        log = os.open(_log_of(path), os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        offset = 0
+        while chunk := os.pread(log, _REWRITTEN_BYTES, offset):
+            offset += os.pwrite(log, chunk, offset)  # maybe less than all of it: the rest is read again
+        os.fsync(log)
+    finally:
+        os.close(log)
 
 
 def identity_of(path: Path) -> FileIdentity | None:
