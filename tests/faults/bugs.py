@@ -265,6 +265,36 @@ BUGS: Final = (
         "tests/persist/backends/sqlite/test_sqlite_erasure.py -k erased_bytes",
     ),
     Bug(
+        "a restore is not synced",
+        SQLITE,
+        "        source = iter(records)\n",
+        '        source = iter(records)\n        self._writer.pragma("synchronous", "OFF")\n',
+        "tests/faults/test_disk.py -k restore_is_wholly",
+    ),
+    Bug(
+        "a restore commits each of its chunks",
+        SQLITE,
+        "                loader.take(chunk)\n",
+        "                loader.take(chunk)\n"
+        '                self._writer.execute("COMMIT")\n'
+        '                self._writer.execute("BEGIN IMMEDIATE")\n',
+        "tests/faults/test_disk.py -k restore_is_wholly",
+    ),
+    Bug(
+        "a backup is not synced",
+        f"{PERSIST}/upkeep.py",
+        "    copy = SqliteBackend(partial)\n",
+        '    copy = SqliteBackend(partial)\n    copy._writer.pragma("synchronous", "OFF")\n',
+        "tests/faults/test_disk.py -k backup_is_whole",
+    ),
+    Bug(
+        "the name of a backup is not synced",
+        f"{PERSIST}/upkeep.py",
+        "        sync_folder(target.parent)\n",
+        "",
+        "tests/faults/test_disk.py -k backup_is_whole",
+    ),
+    Bug(
         "a cursor goes on in a restored store",
         f"{PERSIST}/consumer.py",
         'if kept["lineage"] != lineage:',

@@ -48,10 +48,11 @@ class Ending:
 
 def run(disk: Disk, folder: Path, workload: str, fault: Fault, *, checkpoints: int) -> Ending:
     """Take the steps until one fails; then ask the same store for one more commit."""
+    steps = list(WORKLOADS[workload]())
     ending, bench = Ending(trace=disk.watch(fault)), None
     try:
         bench = Bench(folder, checkpoints=checkpoints)
-        for step in WORKLOADS[workload]():
+        for step in steps:
             step(bench)
             ending.acked += 1
     except StrandlineError as error:
@@ -94,6 +95,8 @@ def images(trace: list[Op], chance: Random) -> dict[str, Image]:
 
 def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str | None:
     lay_out(image, folder)
+    if wrong := course.fault_of_backups(folder, ending.acked):
+        return wrong
     try:
         b = SqliteBackend(folder / "store.db")
     except StrandlineError as error:

@@ -29,9 +29,10 @@ from tests.faults.workloads import (
 
 def recorded(disk: Disk, folder: Path, workload: str, **options: Any) -> list[Op]:
     """All that one run does to its disk, from the making of the store to its end."""
+    steps = list(WORKLOADS[workload]())
     trace = disk.watch()
     bench = Bench(folder, **options)
-    for number, step in enumerate(WORKLOADS[workload](), 1):
+    for number, step in enumerate(steps, 1):
         step(bench)
         disk.ack(number)
     bench.b.close()
@@ -51,6 +52,8 @@ def fault_of(
     """What is wrong with the store that such a disk holds; None if nothing is. Where `has_probe` is None the
     probe may be there."""
     lay_out(image, folder)
+    if wrong := course.fault_of_backups(folder, acked):
+        return wrong  # P-OPS-2
     try:
         with closing(SqliteBackend(folder / "store.db")) as b:
             found, is_probed = seen_in(b), last_seq(b, PROBE) == 1

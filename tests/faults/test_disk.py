@@ -8,6 +8,8 @@ import pytest
 from strandline.persist.backends.sqlite import SqliteBackend
 from tests.faults.count import in_another_process
 
+NEVER = 10**9
+
 
 def test_a_power_cut_at_any_write_or_sync_loses_nothing_acknowledged() -> None:  # P-REC-1, P-REC-2, P-REC-9
     count = in_another_process("power", seeds=2, stride=16, twice=250)
@@ -30,6 +32,26 @@ def test_who_commits_with_others_is_told_an_outcome_or_a_conflict_once_it_is_dur
     assert count.broken == []
     assert count.tried["of them conflicts"] > 20
     assert count.tried["syncs"] < count.tried["answers"] / 2
+
+
+def test_a_backup_is_whole_where_there_is_one_and_one_that_was_told_of_stays() -> None:  # P-OPS-2, P-REC-9
+    count = in_another_process("power", seeds=1, stride=2, twice=NEVER, workloads=["backups"])
+
+    assert count.broken == []
+    assert count.tried["disks"] > 200
+
+
+def test_a_restore_is_wholly_there_or_not_at_all() -> None:  # P-OPS-2, P-REC-9
+    count = in_another_process("power", seeds=1, workloads=["restores"])
+
+    assert count.broken == []
+    assert count.tried["disks"] > 100
+
+
+def test_a_backup_or_a_restore_on_a_disk_that_fails_is_told_as_what_it_is() -> None:  # P-OPS-2, P-REC-9
+    count = in_another_process("failing", stride=30, workloads=["backups", "restores"])
+
+    assert count.broken == []
 
 
 def test_without_a_sync_at_each_commit_a_power_cut_leaves_a_prefix_of_the_commits() -> None:  # P-REC-9

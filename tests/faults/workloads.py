@@ -5,13 +5,18 @@ each of its commits. So for any moment it is known which states are right: the o
 was acknowledged, and those that the step under way may have reached.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import atexit
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from strandline.conformance.suites.given import total
 from strandline.conformance.suites.histories import state_of
+from strandline.errors import StrandlineError
 from strandline.persist import (
     ABSENT,
     Append,
@@ -30,6 +35,7 @@ from strandline.persist import (
     append_batch_once,
     append_expect,
     append_once,
+    backup,
     checkpoint,
     commit,
     compact,
@@ -43,12 +49,14 @@ from strandline.persist import (
     last_seq,
     once_forget,
     redact,
+    restore,
     truncate_through,
 )
-from strandline.persist.backend import Backend, Commit, Expectation, Gathering, Once, Outcome, Write
+from strandline.persist.backend import Backend, Commit, Expectation, Gathering, Once, Outcome, Record, Write
 from strandline.persist.backends.memory import MemoryBackend
-from strandline.persist.backends.sqlite import SqliteBackend
+from strandline.persist.backends.sqlite import SqliteBackend, backend
 from strandline.persist.lift import atomic
+from tests.faults.disk import scratch_folder
 
 # Pages a checkpoint, instead of thousands, so that some come in the middle of a short run: after each commit
 # or two, or with commits in the log that are not in the file yet.
@@ -57,6 +65,7 @@ SOMETIMES: Final = 16
 NEVER: Final = 0  # SQLite's own pace: the log only grows, and is emptied when the store is closed
 PACES: Final = {OFTEN: "many checkpoints", SOMETIMES: "some checkpoints", NEVER: "no checkpoints"}
 PROBE: Final = "probe"  # the stream of a commit that is made after a fault
+SWEEP_ROWS: Final = 10  # a sweep and a restore go in several steps, as large ones do
 LARGE: Final = "x" * 20_000  # five pages
 
 
@@ -115,13 +124,20 @@ class Reference(MemoryBackend):
         super().kv_delete(key)
         self.states.append(seen_in(self))
 
+    def load(self, records: Iterable[Record]) -> Mapping[str, int]:
+        counts = super().load(records)
+        self.states.append(seen_in(self))
+        return counts
+
 
 class Bench:
     """The store that a run is on, in a folder; it can be closed and opened again."""
 
     def __init__(self, folder: Path | None, *, checkpoints: int = OFTEN, synchronous: str = "FULL") -> None:
         self.folder, self.checkpoints, self.synchronous = folder, checkpoints, synchronous
+        self.backups: list[str] = []
         self.b: AtomicBackend = Reference()
+        backend.SWEEP_ROWS = SWEEP_ROWS  # type: ignore[misc]
         if folder is not None:
             self.b = self._opened()
 
@@ -136,6 +152,12 @@ class Bench:
         if self.folder is not None:
             self.b.close()
             self.b = self._opened()
+
+    def back_up(self, name: str) -> None:
+        """Into a file beside the store."""
+        if self.folder is not None:
+            backup(self.b, self.folder / name)
+        self.backups.append(name)
 
     def revive(self) -> None:
         """As `reopen`, but the log stays where it is, as a process leaves it that is killed."""
@@ -297,6 +319,38 @@ def left_logs() -> Iterator[Step]:
     yield on(append, "s", "t", 9, {"n": 9})
 
 
+def backups() -> Iterator[Step]:
+    for n in range(2):
+        yield on(append_batch, "s", [("t", n, {"n": n, "text": "b" * 500})] * 12, globally=True)
+        yield backed_up(f"backup {n}.db")
+    yield on(truncate_through, "s", 20)
+    yield backed_up("backup 2.db")
+
+
+def backed_up(name: str) -> Step:
+    return lambda bench: bench.back_up(name)
+
+
+def restores() -> Iterator[Step]:
+    path = filled_file()
+    yield on(restore, path)
+    yield on(append, "s", "t", 9, {"n": 9})
+
+
+@cache
+def filled_file() -> Path:
+    """A backup with a little of everything, in several chunks of a restore."""
+    folder = scratch_folder()
+    atexit.register(shutil.rmtree, folder)
+    with closing(MemoryBackend()) as b:
+        append_batch(b, "s", [("t", n, {"n": n, "text": "r" * 300}) for n in range(25)], globally=True)
+        append_once(b, "a", "key", "t", 1, {"n": 1, "text": LARGE})
+        commit(b, [], [Put(f"key {n}", {"n": n}) for n in range(12)])
+        truncate_through(b, "s", 3)
+        backup(b, folder / "filled.db")
+    return folder / "filled.db"
+
+
 def names() -> Iterator[Step]:
     """Many streams, types and keys: pages and indexes split."""
     for n in range(3):
@@ -311,7 +365,7 @@ WORKLOADS: Final[dict[str, Callable[[], Iterator[Step]]]] = {
     run.__name__: run
     for run in (
         appends, batches, large_values, units, groups, expectations, keys, repeats, truncations, compactions,
-        erasures, cursors, rewrites, reopenings, left_logs, names,
+        erasures, cursors, rewrites, reopenings, left_logs, backups, restores, names,
     )
 }  # fmt: skip
 UNCHECKED: Final = (
@@ -326,8 +380,9 @@ UNCHECKED: Final = (
 )
 FULLER: Final = ("large_values", "batches", "names")
 # Here a step is more than its commits: an erasure removes the bytes after them, a compaction looks for holds
-# between them. Where that fails it says so, and is finished by a repeat (P-ERA-1, P-CMP-8).
-OF_PARTS: Final = ("erasures", "compactions")
+# between them, a restore reads what it has written. Where that fails it says so, and is finished by a repeat
+# (P-ERA-1, P-CMP-8), or is looked at (P-OPS-2).
+OF_PARTS: Final = ("erasures", "compactions", "restores")
 RUNS: Final = [
     *((name, OFTEN) for name in WORKLOADS),
     *((name, SOMETIMES) for name in FULLER),
@@ -342,6 +397,7 @@ class Course:
     states: list[dict[str, Any]]
     marks: list[int]
     has_parts: bool = False
+    backups: dict[str, int] = field(default_factory=dict)  # the step that made each
 
     def is_one_commit(self, acked: int) -> bool:
         """Whether the step after those is one commit and nothing else."""
@@ -359,12 +415,30 @@ class Course:
         """Whether this is what `acked` steps left, and nothing of the next."""
         return found == self.states[self.marks[acked]]
 
+    def fault_of_backups(self, folder: Path, acked: int) -> str | None:
+        """What is wrong with the backups in this folder: one that is there is whole, and one that was
+        acknowledged is there."""
+        for name, number in self.backups.items():
+            if not (folder / name).exists():
+                if number <= acked:
+                    return f"{name}, made by step {number}, is gone after {acked} acknowledged steps"
+                continue
+            try:
+                with closing(SqliteBackend(folder / name, create=False, read_only=True)) as copy:
+                    found, damage = seen_in(copy), copy.verify()
+            except StrandlineError as error:
+                return f"{name} cannot be read: {error}"
+            if damage or not self.is_after(found, number):
+                return f"{name} is not what step {number} found: {damage or str(found)[:300]}"
+        return None
+
 
 def course_of(workload: str) -> Course:
     bench = Bench(None)
     assert isinstance(bench.b, Reference)
-    marks = [0]
-    for step in WORKLOADS[workload]():
+    marks, backups = [0], dict[str, int]()
+    for number, step in enumerate(WORKLOADS[workload](), 1):
         step(bench)
         marks.append(len(bench.b.states) - 1)
-    return Course(bench.b.states, marks, has_parts=workload in OF_PARTS)
+        backups |= {name: number for name in bench.backups if name not in backups}
+    return Course(bench.b.states, marks, has_parts=workload in OF_PARTS, backups=backups)

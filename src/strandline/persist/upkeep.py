@@ -4,7 +4,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline.errors import CorruptionError, StoreUnavailable, UsageError
+from strandline.errors import CorruptionError, OutcomeUnknown, StoreUnavailable, UsageError
 from strandline.failpoint import reach
 from strandline.persist.audit import audit, checked
 from strandline.persist.backend import Backend, Damage, Inspectable, Portable
@@ -75,6 +75,8 @@ def _fill(source: Portable, partial: "Path") -> dict[str, int]:
         counts = dict(copy.load(checked(source.dump())))
         reach("backup.filled")
         copy.seal()
+    except OutcomeUnknown as error:  # that of the copy is known: nobody will see it
+        raise StoreUnavailable(f"no backup was made: {error.message}", hint="check the disk") from error
     finally:
         copy.close()
     reach("backup.sealed")

@@ -11,6 +11,7 @@ from strandline.errors import (
     CorruptionError,
     LineageMismatch,
     NotFoundError,
+    OutcomeUnknown,
     StoreUnavailable,
     UsageError,
 )
@@ -222,3 +223,17 @@ def test_of_the_commit_scope_the_markers_stay_bounded_after_a_restore(
                 target.commit([], [Put("k", n)], once=("$commit", f"new {n}"))
             kept = [key for key in target.kv_keys() if key.startswith("$once/$commit/")]
             assert kept == [f"$once/$commit/new {n}" for n in range(5)]
+
+
+def test_a_backup_whose_own_file_fails_in_a_commit_is_told_as_not_made(
+    b: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-OPS-2
+    def fail(*_: Any) -> None:
+        raise OutcomeUnknown("the sync failed", once=None)
+
+    monkeypatch.setattr(SqliteBackend, "load", fail)
+
+    with pytest.raises(StoreUnavailable, match="no backup was made"):
+        backup(b, tmp_path / "one.db")
+
+    assert not list(tmp_path.glob("*backup*")) + list(tmp_path.glob("one.db*"))
