@@ -20,6 +20,7 @@ class Bug(NamedTuple):
     text: str
     instead: str
     caught_by: str  # what pytest is asked for; or `conformance SUITE`, on a store in memory
+    says: str = ""  # a piece of what is told when the test is red for this reason
 
 
 BUGS: Final = (

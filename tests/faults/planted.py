@@ -3,7 +3,8 @@
     python -m tests.faults.planted             plant each, and say which were not caught
     python -m tests.faults.planted 3 7         only those
 
-The same tests are run without it first: a test that is red anyway catches nothing.
+The same tests are run without it first: a test that is red anyway catches nothing. Nor does one that is red
+and says nothing, or does not say what the bug breaks.
 """
 
 import os
@@ -70,6 +71,14 @@ def seen_by(said: str) -> str:
     return ""
 
 
+def is_caught(bug: Bug, found: subprocess.CompletedProcess[str]) -> bool:
+    """Whether the tests were red for that bug, rather than for a crash on the way."""
+    said = seen_by(found.stdout)
+    told = [line for line in found.stdout.splitlines() if line.startswith(("E ", "fail: "))]
+    says_something = said not in ("", "AssertionError")
+    return found.returncode == 1 and says_something and any(bug.says in line for line in told)
+
+
 def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
     """Plant each bug in a copy and run the tests that should catch it; first the same tests without it."""
     count = Count("planted bugs", "the list")
@@ -91,7 +100,7 @@ def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
             copy_of(ROOT, tree)
             plant(bug, tree)
             found = run_in(tree, bug)
-            caught = found.returncode == 1
+            caught = is_caught(bug, found)
             count.add("caught", int(caught))
             count.cases.append([bug.name, bug.caught_by if caught else "nothing", seen_by(found.stdout)])
             print(
