@@ -172,13 +172,19 @@ def host_of(folder: Path, *, failpoint: str = "") -> Host:
 def postgres(settings: Mapping[str, str] = UNSYNCED) -> ScratchPostgres:
     """The one throw-away server of this run, with the `settings` of the first who asked."""
     if not _servers:
-        try:
-            server = ScratchPostgres(settings=settings)
-        except StrandlineError as error:
-            lacks(f"{error}")
+        server = scratch_postgres(settings)
         server.start()
         _servers.append(server)
     return _servers[0]
+
+
+def scratch_postgres(settings: Mapping[str, str] | None = None) -> ScratchPostgres:
+    """A server of one's own, which syncs unless told otherwise; `with` starts it."""
+    require("postgres")
+    try:
+        return ScratchPostgres(settings=settings)
+    except StrandlineError as error:
+        lacks(f"{error}")
 
 
 def lacks(what: str) -> NoReturn:

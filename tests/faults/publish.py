@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from tests import conftest
-from tests.conftest import KINDS, open_backend, place_of, postgres
+from tests.conftest import KINDS, open_backend, place_of, postgres, scratch_postgres
 from tests.crash.child import WRITES
 from tests.crash.test_kill import kill_at_random, kill_host_at_random
 from tests.faults import flipping, gap, histories, lines, marks, planted, stalls
@@ -138,13 +138,15 @@ def orders(share: float) -> list[Count]:
 
 def gaps(share: float) -> list[Count]:
     counts = []
-    for name in gap.WAYS:
-        schema = place_of("postgres", folder()).options["schema"]
-        events = round((1_000_000 if name == "ours" else 100_000) * share)
-        count = gap.measure(name, postgres().url, schema, events=events)
-        if name != "ours":
-            count.broken = []  # theirs to mend; the count says it
-        counts.append(count)
+    with scratch_postgres() as server:  # which syncs, whatever that of the run does: else no writer is slow
+        for number, name in enumerate(gap.WAYS):
+            events = round((1_000_000 if name == "ours" else 100_000) * share)
+            count = gap.measure(name, server.url, f"gap_{number}", events=events)
+            if name != "ours":
+                count.broken = []  # theirs to mend; the count says it
+            if name == "naive" and not count.tried["never delivered"]:
+                count.broken = ["a reader of a serial column lost nothing: these counts prove nothing"]
+            counts.append(count)
     return counts
 
 

@@ -4,16 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.conformance.scratch_postgres import ScratchPostgres
-from tests.conftest import place_of
+from tests.conftest import scratch_postgres
 from tests.faults.gap import measure
 
 
 @pytest.fixture(scope="module")
-def synced_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def synced_url() -> Iterator[str]:
     """A server that syncs, unlike that of other tests: else no writer is slow."""
-    place_of("postgres", tmp_path_factory.mktemp("gap"))  # it asks whether there is a Postgres at all
-    with ScratchPostgres() as server:
+    with scratch_postgres() as server:
         yield server.url
 
 
@@ -21,7 +19,8 @@ def test_a_reader_that_follows_six_writers_misses_nothing(synced_url: str) -> No
     count = measure("ours", synced_url, "gap_ours", events=6_000)
 
     assert count.broken == []
-    assert count.tried["events"] == 6_000
+    assert count.tried["events"] >= 5_500  # one writer of six was killed halfway
+    assert count.tried["transactions given up"] > 50
 
 
 def test_the_same_reader_of_a_serial_column_misses_some(synced_url: str) -> None:  # so it is seen
