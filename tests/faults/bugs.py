@@ -138,6 +138,21 @@ BUGS: Final = (
         'self._writer.execute("BEGIN IMMEDIATE")',
         'self._writer.execute("BEGIN DEFERRED")',
         "tests/faults/test_linear.py -k processes_have_an_order[sqlite]",
+        says="calls were refused",
+    ),
+    Bug(
+        "a key that is expected is read before the lock is taken",
+        SQLITE,
+        "        with self._transaction() as tx:\n            if len(group) > 1:\n",
+        "        names = [e.key for p in group for e in p.preconditions if hasattr(e, 'key')]\n"
+        "        query = 'SELECT value FROM keys WHERE name = ?'\n"
+        "        with self._reader() as early:\n"
+        "            texts = {name: early.execute(query, (name,)).get for name in names}\n"
+        "        with self._transaction() as tx:\n"
+        "            tx._texts |= texts\n"
+        "            if len(group) > 1:\n",
+        "tests/faults/test_linear.py -k processes_have_an_order[sqlite]",
+        says="has no order",
     ),
     Bug(
         "what was undone leaves its names behind",
@@ -344,6 +359,22 @@ BUGS: Final = (
         "and s.last_seq = %(expected)b and",
         "and (select last_seq from stream where name = %(stream)b) = %(expected)b and",
         "tests/persist/backends/postgres/test_postgres_edges.py -k once_the_stream_is_locked",
+    ),
+    Bug(
+        "an expectation is looked at before the stream is locked, by many at once",
+        f"{PERSIST}/backends/postgres/block.py",
+        "and s.last_seq = %(expected)b and",
+        "and (select last_seq from stream where name = %(stream)b) = %(expected)b and",
+        "tests/faults/test_linear.py -k processes_have_an_order[postgres]",
+        says="has no order",
+    ),
+    Bug(
+        "a key that is expected is read without its lock",
+        POSTGRES_SQL,
+        "from kv k where key = keys[1] for update;",
+        "from kv k where key = keys[1];",
+        "tests/faults/test_linear.py -k processes_have_an_order[postgres]",
+        says="has no order",
     ),
     Bug(
         "a session takes the durability that the server has",

@@ -6,7 +6,10 @@ key, and each stream, is searched alone: an order of each is an order of all.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+UNKNOWN: Final = "unknown"  # the result of a write that may have been made, then or later
+NEVER: Final = 1 << 62  # when such a call ends
 
 
 class Call(NamedTuple):
@@ -37,21 +40,44 @@ def register(state: Any, call: Call) -> Hashable | None:
     if call.what == "get":
         return state if call.result == state.value else None
     expected, new = call.arguments
-    if call.result is True:
+    if call.result is True or call.result == UNKNOWN:
         return State(new) if state.value == expected else None
     return state if call.result == state.value != expected else None
 
 
 def stream(state: Any, call: Call) -> Hashable | None:
-    """One stream, known by its mark: append gives its seq, expect True or the mark that was there."""
-    if call.what == "append":
-        return State(call.result) if call.result == state.value + 1 else None
+    """One stream, known by its mark: append (data) and expect (expected, data) give [seq], and an expect that
+    lost gives the mark that was there."""
     if call.what == "mark":
         return state if call.result == state.value else None
-    (expected,) = call.arguments
-    if call.result is True:
-        return State(expected + 1) if state.value == expected else None
+    following = State(state.value + 1)
+    if call.what == "append":
+        return following if call.result in ([following.value], UNKNOWN) else None
+    expected = call.arguments[0]
+    if isinstance(call.result, list) or call.result == UNKNOWN:
+        is_next = state.value == expected and call.result in ([following.value], UNKNOWN)
+        return following if is_next else None
     return state if call.result == state.value != expected else None
+
+
+def not_stored(calls: Sequence[Call], rows: Sequence[tuple[int, Any]]) -> list[str]:
+    """What is wrong with the rows (seq, data) of one stream after those calls: each acknowledged row must be
+    there, and no other but those whose writers do not know."""
+    writes = [call for call in calls if call.what in ("append", "expect")]
+    acked = [(call.result[0], call.arguments[-1]) for call in writes if isinstance(call.result, list)]
+    maybe = [call.arguments[-1] for call in writes if call.result == UNKNOWN]
+    lost = [
+        f"event {seq} with {data} was acknowledged and is not stored"
+        for seq, data in acked
+        if (seq, data) not in rows
+    ]
+    extra = [
+        f"event {seq} with {data} was never acknowledged"
+        for seq, data in rows
+        if (seq, data) not in acked and data not in maybe
+    ]
+    dense = [seq for seq, _ in rows] == [*range(1, len(rows) + 1)]
+    return [*lost, *extra, *([] if dense else [f"{len(rows)} events have seqs up to {max(rows)[0]}"])]
 
 
 def not_linear(calls: Sequence[Call], model: Model, first: Any) -> list[str]:
@@ -63,14 +89,14 @@ def not_linear(calls: Sequence[Call], model: Model, first: Any) -> list[str]:
 
 
 def has_order(calls: Sequence[Call], model: Model, first: State) -> bool:
-    """Depth first, with a stack of our own: a history may be long."""
+    """Depth first, with a stack of our own: a history may be long. What is unknown may be left out."""
     waiting = sorted(calls, key=lambda call: call.start)
     met: set[tuple[int, Hashable]] = set()
     stack: list[tuple[int, Any]] = [(0, first)]  # which calls are done, as bits, and the state
-    everything = (1 << len(waiting)) - 1
+    needed = sum(1 << number for number, call in enumerate(waiting) if call.result != UNKNOWN)
     while stack:
         done, state = stack.pop()
-        if done == everything:
+        if done & needed == needed:
             return True
         for number in reversed(candidates(waiting, done)):
             after = model(state, waiting[number])

@@ -126,12 +126,13 @@ def orders(share: float) -> list[Count]:
         with count.timed():
             for seed in seeds:
                 with closing(open_backend(kind, folder())) as b:
-                    histories.judge(histories.of_threads(b, threads=6, calls=150, seed=seed), count)
-                if kind != "memory":
-                    place = place_of(kind, folder())
-                    place.open().close()
-                    calls = histories.of_processes(place, processes=4, calls=150, seed=seed)
-                    histories.judge(calls, count)
+                    histories.judge(histories.of_threads(b, threads=6, calls=150, seed=seed), b, count)
+                if kind == "memory":
+                    continue
+                place = place_of(kind, folder())
+                with closing(place.open()) as b:
+                    calls = histories.of_processes(place, processes=4, calls=250, seed=seed)
+                    histories.judge(calls, b, count)
         counts.append(count)
     return counts
 
