@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import apsw
+
 from strandline.conformance.suites.given import total
 from strandline.conformance.suites.histories import state_of
 from strandline.errors import StrandlineError
@@ -162,7 +164,7 @@ class Bench:
     def revive(self) -> None:
         """As `reopen`, but the log stays where it is, as a process leaves it that is killed."""
         if isinstance(self.b, SqliteBackend):
-            self.b._keep_log(True)
+            self.b._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.reopen()
 
 

@@ -49,7 +49,9 @@ from strandline.persist import (
     truncate_through,
     verify,
 )
-from strandline.persist.backends.sqlite import SqliteBackend, backend
+from strandline.persist.audit import refuse_unless_empty
+from strandline.persist.backend import AtomicBackend, Write
+from strandline.persist.backends.sqlite import SqliteBackend, backend, handle, transaction
 from strandline.persist.backends.sqlite.transaction import SEQ_MASK
 from strandline.persist.prepare import prepare
 from tests.conftest import as_any
@@ -241,6 +243,80 @@ def test_what_a_group_writes_is_there_however_many_it_is_of(b: SqliteBackend, co
     assert [as_any(event).data for event in read_global(b)] == [*range(count), *range(count)]
     assert b.kv_keys() == ["k0"]
     assert verify(b) == []
+
+
+def test_what_undoes_a_group_is_the_matter_of_one_of_them(b: SqliteBackend, path: Path) -> None:  # P-BKD-11
+    append(b, "full", "t", 1, 1)
+    edit(path, "UPDATE streams SET mark = ? WHERE name = 'full'", SEQ_MASK)
+    too_much: list[Write] = [Put("k", 1), Append("full", "t", 1, 1)]  # found after it has written
+
+    first, second, third = b.commit_each(
+        [([], [Append("a", "t", 1, 1)], None), ([], too_much, None), ([], [Append("a", "t", 1, 2)], None)]
+    )
+
+    assert isinstance(second, StoreUnavailable)
+    assert [as_any(first)[0].seq, as_any(third)[0].seq] == [1, 2]
+    assert (b.last_seq("a"), b.kv_has("k")) == (2, False)
+
+
+def test_a_key_that_cannot_be_read_is_the_matter_of_who_asks_for_it(b: SqliteBackend, path: Path) -> None:
+    # P-BKD-11, P-INT-2
+    append_once(b, "s", "damaged", "t", 1, 1)
+    edit(path, "UPDATE keys SET value = '{' WHERE name LIKE '$once/s/%'")
+
+    good, bad = b.commit_each(
+        [([], [Append("a", "t", 1, 1)], None), ([], [Append("s", "t", 1, 1)], ("s", "damaged"))]
+    )
+
+    assert isinstance(bad, CorruptionError)
+    assert as_any(good)[0].seq == 1
+
+
+def test_names_are_forgotten_when_they_are_many(
+    b: SqliteBackend, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-OPS-4
+    monkeypatch.setattr(transaction, "_MOST_NAMES", 20)
+    with closing(SqliteBackend(path)) as other:
+        for number in range(100):
+            append(other, "theirs", "t", 1, 1)  # so that the marks of the other are forgotten each time
+            append(b, f"s-{number}", "t", 1, number)
+            assert [event.data for event in b.read(f"s-{number}")] == [number]
+
+    assert len(b._names.streams) <= 21
+    assert len(b._seen.streams) <= 21
+
+
+def test_who_only_reads_notices_that_the_file_was_replaced(
+    b: SqliteBackend, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-OPS-1
+    monkeypatch.setattr(handle, "_LOOK_S", 0)
+    append(b, "s", "t", 1, 1)
+    with closing(SqliteBackend(path.with_name("new.db"))) as new:
+        append(new, "s", "t", 1, 1)
+    path.with_name("new.db").rename(path)
+
+    for read_it in (lambda: b.last_seq("s"), lambda: b.read("s"), lambda: b.wait("s", 1, timeout_s=WAIT_S)):
+        with pytest.raises(StoreUnavailable, match="replaced"):
+            read_it()
+
+
+def test_a_store_that_is_written_meanwhile_is_not_restored_into(
+    b: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-OPS-2
+    append(b, "from-backup", "t", 1, 1)
+    records = list(b.dump())
+    into = tmp_path / "into.db"
+    with closing(SqliteBackend(into)) as new, closing(SqliteBackend(into, busy_timeout_s=0)) as other:
+
+        def look(store: AtomicBackend) -> None:
+            refuse_unless_empty(store)
+            append(other, "meanwhile", "t", 1, 1)
+
+        monkeypatch.setattr(backend, "refuse_unless_empty", look)
+        with pytest.raises(StoreUnavailable, match="another process has held"):
+            new.load(records)
+
+        assert new.streams() == []
 
 
 def test_those_of_a_group_who_repeat_what_is_stored_are_told_so(b: SqliteBackend) -> None:  # P-IDM-1, P-IDM-7

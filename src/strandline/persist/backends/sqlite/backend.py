@@ -19,6 +19,7 @@ from strandline.errors import (
     EventCorrupt,
     StoreUnavailable,
     StrandlineError,
+    UsageError,
 )
 from strandline.failpoint import reach
 from strandline.persist.audit import quarantine_writes, refuse_unless_empty
@@ -39,6 +40,7 @@ from strandline.persist.backends.sqlite.handle import Handle
 from strandline.persist.backends.sqlite.read import (
     DAMAGED_PAGE,
     RUNS,
+    UNREADABLE,
     global_rows,
     is_damage,
     located,
@@ -87,6 +89,8 @@ class SqliteBackend(Handle):
             busy_timeout_s=busy_timeout_s,
         )
         self._group = GroupCommit(self._commit_group)
+        self._is_begun = False  # a transaction, neither committed nor undone yet
+        self._failed: apsw.Error | None = None  # a COMMIT that was not judged yet
         self._names = Names()  # the writer's: holds what is not committed yet
         # The readers': only what they found committed, so that no undone id is taken for another.
         self._seen = Names()
@@ -127,6 +131,21 @@ class SqliteBackend(Handle):
                 self._sweep()
 
     def _commit_group(self, group: list[Prepared]) -> list[Outcome | BaseException]:
+        """If what one of them meets undoes the whole group, each is tried alone."""
+        try:
+            return self._commit_together(group)
+        except StrandlineError as error:
+            if len(group) == 1 or not _is_of_one(error):
+                raise
+        return [self._commit_alone(prepared) for prepared in group]
+
+    def _commit_alone(self, prepared: Prepared) -> Outcome | BaseException:
+        try:
+            return self._commit_together([prepared])[0]
+        except StrandlineError as error:
+            return error
+
+    def _commit_together(self, group: list[Prepared]) -> list[Outcome | BaseException]:
         with self._transaction() as tx:
             if len(group) > 1:
                 tx.look_up([prepared.once_key for prepared in group if prepared.once])
@@ -154,9 +173,11 @@ class SqliteBackend(Handle):
     @contextmanager
     def _transaction(self) -> Iterator[SqliteTransaction]:
         """BEGIN IMMEDIATE … COMMIT on the writer's connection; whatever goes wrong before COMMIT is
-        undone."""
+        undone. What a signal keeps from being done here is done when the next one begins."""
         with self._writing:
+            self._settle()
             self._check_usable()
+            self._is_begun = True
             try:
                 self._writer.execute("BEGIN IMMEDIATE")
                 if self._has_old_log:
@@ -169,21 +190,37 @@ class SqliteBackend(Handle):
                 reach("commit.before")
             except BaseException as error:
                 self._undo()
-                if isinstance(error, apsw.Error):
+                if isinstance(error, UNREADABLE):
                     raise self._unavailable(error) from error
                 raise
             try:
                 self._writer.execute("COMMIT")
             except apsw.Error as error:
+                self._failed = error  # before anything is called: there Python would look at a signal
                 self._undo()
-                raise self._failed_commit(error) from error
+                raise self._judged() from error
             self._names.version = self._writer.data_version()
+            self._is_begun = False
             reach("commit.after")
+
+    def _settle(self) -> None:
+        if self._failed is not None:
+            self._judged()
+        if self._is_begun:
+            self._undo()
 
     def _undo(self) -> None:
         self._names.clear()
         with suppress(apsw.Error):  # the transaction may be gone already: then there is nothing to undo
             self._writer.execute("ROLLBACK")
+        self._is_begun = False
+
+    def _judged(self) -> StrandlineError:
+        """What a commit that failed comes to."""
+        assert self._failed is not None  # as both who ask have seen
+        found = self._failed_commit(self._failed)
+        self._failed = None
+        return found
 
     # Reading
 
@@ -274,6 +311,7 @@ class SqliteBackend(Handle):
             row = connection.execute("SELECT id FROM streams WHERE name = ?", (stream,)).fetchone()
             if row is None:
                 return None
+            self._seen.bound()
             found = self._seen.streams[stream] = row[0]
         return found
 
@@ -343,7 +381,7 @@ class SqliteBackend(Handle):
             return self._lineage
         with self._reader(lambda: EventCorrupt(key, None, DAMAGED_PAGE)) as connection:
             row = connection.execute("SELECT value FROM keys WHERE name = ?", (key,)).fetchone()
-        return decode(row[0]) if row else None
+            return decode(row[0]) if row else None
 
     def kv_has(self, key: str) -> bool:
         with self._reader(lambda: EventCorrupt(key, None, DAMAGED_PAGE)) as connection:
@@ -393,6 +431,7 @@ class SqliteBackend(Handle):
                     return mark
                 time.sleep(min(POLL_S, left_s))
                 self._check_usable()
+                self._look()
 
     # Upkeep
 
@@ -519,10 +558,10 @@ class SqliteBackend(Handle):
                 yield from dumped(connection, self._lineage)
 
     def load(self, records: Iterable[Record]) -> Mapping[str, int]:
-        refuse_unless_empty(self)
         counts: dict[str, int] = {}
         source = iter(records)
         with self._transaction():
+            refuse_unless_empty(self)  # as it was committed; nobody else commits from here on
             loader = Loader(self._writer)
             while chunk := list(islice(source, SWEEP_ROWS)):
                 for record in chunk:
@@ -533,6 +572,8 @@ class SqliteBackend(Handle):
 
     def seal(self) -> None:
         """Leave one file without a log beside it, as a backup is; writing to it later starts a log again."""
+        if self._options["read_only"]:
+            raise UsageError("the store is open for reading only", hint="open it without read_only")
         with self._writing:
             self._close_readers()
             try:
@@ -548,6 +589,13 @@ def _prepared(
         return prepare(preconditions, writes, once)
     except Exception as error:  # noqa: BLE001  # it stands in the place of the outcome
         return error
+
+
+def _is_of_one(error: StrandlineError) -> bool:
+    """Whether it is about what one commit needs, and not about the disk, or about whether it is stored."""
+    return isinstance(error, CorruptionError) or (
+        isinstance(error, StoreUnavailable) and error.__cause__ is None
+    )
 
 
 def _decided(tx: SqliteTransaction, prepared: Prepared) -> Outcome | BaseException:

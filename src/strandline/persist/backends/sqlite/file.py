@@ -22,6 +22,7 @@ from strandline.errors import (
     UnsupportedFormat,
     UsageError,
 )
+from strandline.persist.backends.sqlite.fork import refuse_if_left, watch
 from strandline.persist.backends.sqlite.read import is_damage
 
 APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a store
@@ -33,6 +34,7 @@ _MOST_MS: Final = 2**31 - 1
 _REWRITTEN_BYTES: Final = 1024 * 1024
 _LOG_HEAD_BYTES: Final = 32
 _FRAME_HEAD_BYTES: Final = 24
+_LOG_PAGE_BYTES: Final = _FRAME_HEAD_BYTES + 4096
 _loading = threading.Lock()
 
 FileIdentity: TypeAlias = tuple[int, int]
@@ -43,6 +45,7 @@ def open_file(
 ) -> apsw.Connection:
     """A connection to the store at `path`, made and brought to the present format if need be."""
     refuse_affected_library(apsw.sqlite_lib_version())
+    refuse_if_left(path)
     connection: apsw.Connection | None = None
     creates = create and not read_only
     options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
@@ -111,7 +114,7 @@ def _refusal(path: Path, error: Exception) -> StrandlineError:
     return StoreUnavailable(f"the store at {path} cannot be opened: {error}", hint="check folder and rights")
 
 
-def damaged_file(path: Path, error: apsw.Error) -> CorruptionError:
+def damaged_file(path: Path, error: Exception) -> CorruptionError:
     """Where it is not known which event or key the damage is about."""
     return CorruptionError(
         f"a page of the store at {path.name} is damaged ({error})",
@@ -127,8 +130,10 @@ def connect(
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     if create:
         flags |= apsw.SQLITE_OPEN_CREATE
-    connection = apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200)
+    connection = watch(apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200))
     try:
+        # Whoever is the last to close a store leaves its log, unless a handle says otherwise (decision 17).
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
         connection.set_busy_timeout(timeout_ms)
         connection.setlk_timeout(timeout_ms, 0)  # waits at the lock: fairer to processes
@@ -136,6 +141,7 @@ def connect(
         connection.pragma("secure_delete", "on")  # what is deleted is zeroed: erased data leaves the file
         connection.pragma("cache_size", -16_000)
         connection.pragma("wal_autocheckpoint", _PAGES_A_CHECKPOINT)
+        connection.pragma("journal_size_limit", _PAGES_A_CHECKPOINT * _LOG_PAGE_BYTES)
     except BaseException:
         connection.close()
         raise
@@ -168,6 +174,7 @@ def write_log_again(path: Path) -> None:
         os.fsync(log)
     finally:
         os.close(log)
+    sync_folder(path.parent)  # who made the log may have died before its name was durable
 
 
 def identity_of(path: Path) -> FileIdentity | None:

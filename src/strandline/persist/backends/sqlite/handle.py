@@ -2,10 +2,12 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
 from pathlib import Path
+from typing import Final
 
 import apsw
 
@@ -20,7 +22,10 @@ from strandline.persist.backends.sqlite.file import (
     open_file,
     write_log_again,
 )
-from strandline.persist.backends.sqlite.read import is_damage
+from strandline.persist.backends.sqlite.fork import watch_writing
+from strandline.persist.backends.sqlite.read import UNREADABLE, is_damage
+
+_LOOK_S: Final = 1.0
 
 
 class Handle:
@@ -48,13 +53,15 @@ class Handle:
             busy_timeout_s=busy_timeout_s,
             read_only=read_only,
         )
-        self._writing = threading.RLock()
+        self._writing = watch_writing(threading.RLock())
         self._idle: list[apsw.Connection] = []
         self._pid = os.getpid()
         self._poisoned: str | None = None
         self._is_closed = False
-        self._keep_log(self._has_old_log)
+        self._looked_at = time.monotonic()
         try:
+            if not self._has_old_log:
+                _let_go_of_log(self._writer)
             found = identity_of(self._path)
             self._identity = None if has_moved(self._writer) else found  # moved before we looked
         except BaseException:
@@ -71,20 +78,31 @@ class Handle:
     def _reader(self, damaged: Callable[[], StrandlineError] | None = None) -> Iterator[apsw.Connection]:
         """`damaged` names what a damaged page is about, where that is known."""
         self._check_usable()
+        self._look()
         try:
             connection = self._idle.pop()
         except IndexError:
             connection = self._connect()
+        is_read = False
         try:
             yield connection
-        except apsw.Error as error:
+            is_read = True
+        except UNREADABLE as error:
             if damaged is not None and is_damage(error):
                 raise damaged() from error
             raise self._unavailable(error) from error
         finally:
-            self._idle.append(connection)
-            if self._is_closed:  # meanwhile, so that nobody else would close it
-                self._close_readers()
+            self._give_back(connection, is_read=is_read)
+
+    def _give_back(self, connection: apsw.Connection, *, is_read: bool) -> None:
+        if not is_read:
+            # Who keeps the error keeps the cursor, and with it an instant of the store: the next reader would
+            # be shown that.
+            connection.close(True)
+            return
+        self._idle.append(connection)
+        if self._is_closed:  # meanwhile, so that nobody else would close it
+            self._close_readers()
 
     @contextmanager
     def _own_reader(self) -> Iterator[apsw.Connection]:
@@ -109,7 +127,16 @@ class Handle:
         except BaseException:
             connection.close()
             raise
+        if not self._has_old_log:
+            _let_go_of_log(connection)
         return connection
+
+    def _look(self) -> None:
+        """Who only reads notices a file that was replaced too, a moment later."""
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_S:
+            self._looked_at = now
+            self._refuse_if_replaced()
 
     def _refuse_if_replaced(self) -> None:
         """Another file under our name: the writer would go on in the old one, where nobody looks any more.
@@ -138,12 +165,7 @@ class Handle:
                 hint="check the disk",
             ) from error
         self._has_old_log = False
-        self._keep_log(False)
-
-    def _keep_log(self, keeps: bool) -> None:
-        """Whether whoever closes the store last leaves its log, rather than copy it into the file: if not all
-        of the log is on the disk, a power cut would leave a file and a log that do not belong together."""
-        self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(keeps))
+        _let_go_of_log(self._writer)
 
     # What goes wrong
 
@@ -163,7 +185,7 @@ class Handle:
         except (apsw.Error, OSError):
             return False  # it cannot be told
 
-    def _unavailable(self, error: apsw.Error) -> StrandlineError:
+    def _unavailable(self, error: Exception) -> StrandlineError:
         if isinstance(error, apsw.BusyError):
             timeout_s = self._options["busy_timeout_s"]
             return StoreUnavailable(
@@ -181,8 +203,6 @@ class Handle:
     # The end
 
     def close(self) -> None:
-        if self._is_closed:
-            return
         self._is_closed = True
         with self._writing:
             self._close_readers()
@@ -202,3 +222,10 @@ class Handle:
             raise StoreUnavailable(
                 f"the store cannot be used any more: {self._poisoned}", hint="open it again"
             )
+
+
+def _let_go_of_log(connection: apsw.Connection) -> None:
+    """From now on it copies the log into the file if it is the last to close the store. That must not be
+    before all of the log is on the disk: a power cut would leave a file and a log that do not belong
+    together."""
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)

@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 import apsw
+import orjson
 
 from strandline.errors import CorruptionError, EventCorrupt
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK
@@ -15,6 +16,9 @@ SCAN_ROWS: Final = 20_000
 FEW_MATCHES: Final = 2000
 
 DAMAGED_PAGE: Final = "the page that holds it does not match its checksum"
+UNREADABLE: Final = (apsw.Error, orjson.JSONDecodeError)
+# Rows that cannot stand beside each other are none that were written so: our own names are looked up first.
+_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, orjson.JSONDecodeError)
 _ON_THE_WAY: Final = "a page on the way to it does not match its checksum"
 _LOOKED_AT: Final = 1000
 
@@ -33,10 +37,10 @@ def trimmed(connection: apsw.Connection) -> int:
     return row[0] if row else 0
 
 
-def is_damage(error: apsw.Error) -> bool:
-    """Whether SQLite met bytes that are not what was written."""
+def is_damage(error: Exception) -> bool:
+    """Whether SQLite, or who decodes what it read, met bytes that are not what was written."""
     found = getattr(error, "extendedresult", 0)
-    return isinstance(error, (apsw.CorruptError, apsw.NotADBError)) or found == apsw.SQLITE_IOERR_DATA
+    return isinstance(error, _DAMAGE) or found == apsw.SQLITE_IOERR_DATA
 
 
 def page_rows(

@@ -36,10 +36,13 @@ class Names:
     def clear(self) -> None:
         self.streams, self.types, self.type_names, self.heads = {}, {}, {}, {}
 
+    def bound(self) -> None:
+        if len(self.streams) > _MOST_NAMES or len(self.types) > _MOST_NAMES:
+            self.clear()
+
     def begin(self, version: int) -> None:
         """A transaction begins on the file of this version."""
-        if len(self.heads) > _MOST_NAMES:
-            self.clear()
+        self.bound()
         if version != self.version:
             self.heads = {}
 
