@@ -39,6 +39,27 @@ BUGS: Final = (
         "tests/faults/test_disk.py -k power_cut_at_any",
     ),
     Bug(
+        "with NORMAL nothing is synced, not even a checkpoint",
+        SQLITE_FILE,
+        'connection.pragma("synchronous", synchronous)',
+        'connection.pragma("synchronous", "OFF" if synchronous == "NORMAL" else synchronous)',
+        "tests/faults/test_disk.py -k a_prefix_of_the_commits",
+    ),
+    Bug(
+        "with NORMAL the log is left as it is when the store is closed",
+        SQLITE_HANDLE,
+        "self._keep_log(self._has_old_log)",
+        'self._keep_log(self._has_old_log or synchronous == "NORMAL")',
+        "tests/faults/test_disk.py -k what_the_log_was_copied_with",
+    ),
+    Bug(
+        "a scrub leaves the log as it is",
+        SQLITE,
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+        "PRAGMA wal_checkpoint(NOOP)",
+        "tests/faults/test_disk.py -k what_the_log_was_copied_with",
+    ),
+    Bug(
         "a commit that is shared is not synced",
         SQLITE,
         "        with self._transaction() as tx:\n            if len(group) > 1:",

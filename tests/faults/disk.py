@@ -27,11 +27,12 @@ REWRITTEN_BYTES: Final = 7_000  # at a time, of a log that was left: in several 
 
 
 class Op(NamedTuple):
-    """One thing done to a file; `what` is create, link, write, cut, sync, delete, folder, lost or ack."""
+    """One thing done to a file; `what` is create, link, write, cut, sync, delete, folder or lost. Or a step
+    that was acknowledged: ack, or settled if it copied the log into the file."""
 
     what: str
     name: str = ""
-    offset: int = 0  # of a write; of a cut the size that is left; of an ack its number
+    offset: int = 0  # of a write; of a cut the size that is left; of a step its number
     data: bytes = b""  # of a link the name that the file had
     with_folder: bool = False  # a sync or a deletion after which the names in the folder are durable too
 
@@ -138,8 +139,8 @@ class Disk:
         """A sound disk again, that notes nothing."""
         self.trace = self.fault = None
 
-    def ack(self, number: int) -> None:
-        self.note("ack", offset=number)
+    def ack(self, number: int, *, is_settled: bool = False) -> None:
+        self.note("settled" if is_settled else "ack", offset=number)
 
     def note(
         self, what: str, name: str = "", offset: int = 0, data: bytes = b"", *, with_folder: bool = False
@@ -279,11 +280,12 @@ class Platter:
         self.names_cached: list[tuple[str, int | None]] = [
             (name, number) for name, number in self.now.items() if name not in certain
         ]
-        self.acked = 0
+        self.acked = self.settled = 0
 
     def take(self, op: Op) -> None:
-        if op.what == "ack":
+        if op.what in ("ack", "settled"):
             self.acked = op.offset
+            self.settled = op.offset if op.what == "settled" else self.settled
         elif op.what == "create":
             self.now[op.name] = number = len(self.durable)
             self.durable[number], self.cached[number] = b"", []

@@ -18,6 +18,7 @@ from tests.faults.workloads import (
     PACES,
     PROBE,
     RUNS,
+    SETTLING,
     WORKLOADS,
     Bench,
     Course,
@@ -34,8 +35,9 @@ def recorded(disk: Disk, folder: Path, workload: str, **options: Any) -> list[Op
     bench = Bench(folder, **options)
     for number, step in enumerate(steps, 1):
         step(bench)
-        disk.ack(number)
+        disk.ack(number, is_settled=step in SETTLING or bench.is_copied())
     bench.b.close()
+    disk.ack(len(steps), is_settled=True)
     disk.rest()
     return trace
 
@@ -46,11 +48,12 @@ def fault_of(
     course: Course,
     acked: int,
     *,
-    may_lose: bool = False,
+    at_least: int | None = None,
     has_probe: bool | None = False,
 ) -> str | None:
-    """What is wrong with the store that such a disk holds; None if nothing is. Where `has_probe` is None the
-    probe may be there."""
+    """What is wrong with the store that such a disk holds; None if nothing is. Where only `at_least` so
+    many of the steps that were acknowledged are promised, the others may be gone; where `has_probe` is None
+    the probe may be there."""
     lay_out(image, folder)
     if wrong := course.fault_of_backups(folder, acked):
         return wrong  # P-OPS-2
@@ -61,8 +64,11 @@ def fault_of(
                 return f"the commit after the first power cut is {'there' if is_probed else 'gone'}"
             if is_probed:
                 found = without_probe(found)
-            if not course.allows(found, acked, may_lose=may_lose):
-                return f"after {acked} acknowledged steps it holds {str(found)[:300]}"  # P-REC-1, P-REC-9
+            if not course.allows(found, acked, at_least=at_least):
+                sure = "" if at_least is None else f", {at_least} of them for sure,"
+                return (
+                    f"after {acked} acknowledged steps{sure} it holds {str(found)[:300]}"  # P-REC-1, P-REC-9
+                )
             if damage := b.verify():
                 return f"it is damaged: {damage[0]}"
             for stream in ("s", "a"):
@@ -74,9 +80,9 @@ def fault_of(
     return None
 
 
-def cuts(trace: list[Op], *, seeds: int, stride: int, name: str) -> Iterator[tuple[int, int, Image]]:
-    """The different disks that a cut at any op can leave, every `stride`-th of them, and what was
-    acknowledged by then."""
+def cuts(trace: list[Op], *, seeds: int, stride: int, name: str) -> Iterator[tuple[int, int, int, Image]]:
+    """The different disks that a cut at any op can leave, every `stride`-th of them; what was
+    acknowledged by then, and how much of it was settled."""
     platter, seen, turn = Platter(), set(), len(name)
     for place, op in enumerate(trace):
         platter.take(op)
@@ -86,10 +92,14 @@ def cuts(trace: list[Op], *, seeds: int, stride: int, name: str) -> Iterator[tup
             if turn % stride:
                 continue
             image = image_of(platter, mode, f"{name} {place} {mode}")
-            mark = (platter.acked, *((file, hash(content)) for file, content in sorted(image.items())))
+            mark = (
+                platter.acked,
+                platter.settled,
+                *((file, hash(content)) for file, content in sorted(image.items())),
+            )
             if mark not in seen:
                 seen.add(mark)
-                yield place, platter.acked, image
+                yield place, platter.acked, platter.settled, image
 
 
 def cut_again(disk: Disk, image: Image, folder: Path, course: Course, acked: int) -> Iterator[str | None]:
@@ -129,7 +139,8 @@ def main(
     workloads: list[str] | None = None,
 ) -> Count:
     """Cut the power of every run: at each op, or at every `stride`-th disk that a cut could leave. One in
-    `twice` is cut again while its store recovers."""
+    `twice` is cut again while its store recovers. What came since the log was last copied into the file is
+    what it `may_lose`."""
     disk, count = Disk(), Count(name, f"each place, {seeds} seeds")
     place = scratch_folder()
     with count.timed():
@@ -142,10 +153,13 @@ def main(
             course = course_of(workload)
             run = f"{workload}, {PACES[checkpoints]}"
             count.add("runs")
+            if may_lose:
+                count.add("settled steps", sum(op.what == "settled" for op in trace))
             count.add("writes and syncs", sum(op.what in ("write", "sync", "cut") for op in trace))
-            for point, acked, image in cuts(trace, seeds=seeds, stride=stride, name=run):
+            for point, acked, settled, image in cuts(trace, seeds=seeds, stride=stride, name=run):
                 count.add("disks")
-                if fault := fault_of(image, place / "cut", course, acked, may_lose=may_lose):
+                at_least = settled if may_lose else None
+                if fault := fault_of(image, place / "cut", course, acked, at_least=at_least):
                     count.broken.append(f"{run}, cut after op {point} ({trace[point].what}): {fault}")
                 if count.tried["disks"] % twice == 0 and not may_lose:
                     for fault in cut_again(disk, image, place / "cut", course, acked):

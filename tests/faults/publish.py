@@ -163,7 +163,7 @@ FAULTS: Final = {
     ),
     "power-normal": Fault(
         'The same with `synchronous="NORMAL"`',
-        "a prefix of the commits is there",
+        "a prefix of the commits is there, with all that the log was copied into the file with",
         power_normal,
     ),
     "errors": Fault(

@@ -60,6 +60,15 @@ def test_without_a_sync_at_each_commit_a_power_cut_leaves_a_prefix_of_the_commit
     assert count.broken == []
 
 
+def test_without_a_sync_at_each_commit_what_the_log_was_copied_with_stays() -> None:  # P-REC-9
+    count = in_another_process(
+        "power", seeds=1, synchronous="NORMAL", may_lose=True, workloads=["reopenings", "rewrites"]
+    )
+
+    assert count.broken == []
+    assert count.tried["settled steps"] > 10
+
+
 def test_a_loss_is_seen_where_there_is_one() -> None:  # what the two above rest on
     count = in_another_process("power", seeds=2, stride=60, synchronous="NORMAL")
 

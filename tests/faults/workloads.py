@@ -161,6 +161,18 @@ class Bench:
             backup(self.b, self.folder / name)
         self.backups.append(name)
 
+    def scrub(self) -> None:
+        self.b.scrub()
+
+    def rewrite(self) -> None:
+        self.b.scrub(rewrite=True)
+
+    def is_copied(self) -> bool:
+        """Whether all of the log is in the file by now, as SQLite counts it."""
+        assert isinstance(self.b, SqliteBackend)
+        [(_, all_, copied)] = self.b._writer.execute("PRAGMA wal_checkpoint(NOOP)").fetchall()
+        return bool(all_ == copied)
+
     def revive(self) -> None:
         """As `reopen`, but the log stays where it is, as a process leaves it that is killed."""
         if isinstance(self.b, SqliteBackend):
@@ -169,6 +181,8 @@ class Bench:
 
 
 Step: TypeAlias = Callable[[Bench], object]
+# Once these are done, what was in the log is in the file.
+SETTLING: Final[tuple[Step, ...]] = (Bench.reopen, Bench.scrub, Bench.rewrite)
 
 
 def on(call: Callable[..., object], *arguments: Any, **options: Any) -> Step:
@@ -292,9 +306,9 @@ def rewrites() -> Iterator[Step]:
     """VACUUM writes the whole file anew; a scrub empties the log."""
     yield on(append_batch, "s", [("t", 1, {"n": 1, "text": "w" * 700})] * 12)
     yield on(commit, [], [Truncate("s", 9), Put("k", 1)])
-    yield lambda bench: bench.b.scrub(rewrite=True)
+    yield Bench.rewrite
     yield on(append, "s", "t", 2, {"n": 2})
-    yield lambda bench: bench.b.scrub()
+    yield Bench.scrub
     yield on(append, "s", "t", 3, {"n": 3})
 
 
@@ -407,11 +421,12 @@ class Course:
             return False
         return self.marks[acked + 1] == self.marks[acked] + 1
 
-    def allows(self, found: dict[str, Any], acked: int, *, may_lose: bool = False) -> bool:
+    def allows(self, found: dict[str, Any], acked: int, *, at_least: int | None = None) -> bool:
         """Whether a reader may see this when `acked` steps were acknowledged, and one more may be on its
-        way; with `may_lose` those that were acknowledged last may be gone."""
+        way; those after `at_least` may be gone."""
         last = self.marks[min(acked + 1, len(self.marks) - 1)]
-        return found in self.states[0 if may_lose else self.marks[acked] : last + 1]
+        first = self.marks[acked if at_least is None else at_least]
+        return found in self.states[first : last + 1]
 
     def is_after(self, found: dict[str, Any], acked: int) -> bool:
         """Whether this is what `acked` steps left, and nothing of the next."""
