@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -123,9 +123,11 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         self.model = Model()
         self.crashes = self.moves = 0
         self.now = 1_700_000_000_000_000
+        self.clock = pytest.MonkeyPatch()
 
     @initialize()
     def open(self) -> None:
+        self.set_clock()
         self.b: AtomicBackend = self.opened()
 
     def place(self) -> Place:
@@ -145,6 +147,7 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
         return open_backend("memory", self.folder) if self.kind == "memory" else self.place().open()
 
     def teardown(self) -> None:
+        self.clock.undo()
         if hasattr(self, "b"):
             assert verify(self.b) == []  # P-INT-3
             self.b.close()
@@ -391,13 +394,19 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
 
     @rule(by=st.sampled_from([-DAY_US, DAY_US, -1, 0, 1]), key=st.sampled_from(["k1", "k2"]))
     def the_clock_jumps(self, by: int, key: str) -> None:  # P-EVT-3, P-EVT-4, P-IDM-8
-        """A day ahead or back, or not at all: what comes next is stamped by that clock, on our side and, for
-        what asks the process, in it."""
+        """A day ahead or back, or not at all: it is that time until the next jump. What comes next is stamped
+        by that clock, and a key that was used before it is known after it."""
         self.now += by
+        self.set_clock()
         self.taken.add("the clock jumps")
-        with clock_at(self.now):
-            self.append("a", "u", self.now, {"n": 1, "p": ""}, globally=True)
-            self.append_once("b", key, "u", self.now, 0, globally=True)
+        self.append("a", "u", self.now, {"n": 1, "p": ""}, globally=True)
+        self.append_once("b", key, "u", self.now, 0, globally=True)
+
+    def set_clock(self) -> None:
+        """Our process believes that it is that time; others of the same store go on with theirs."""
+        us = self.now
+        self.clock.setattr(time, "time", lambda: us / 1_000_000)
+        self.clock.setattr(time, "time_ns", lambda: us * 1_000)
 
     # Moving
 
@@ -558,15 +567,6 @@ class StoreAgreesWithLists(RuleBasedStateMachine):
             assert [hold[:2] for hold in holds(self.b, name) if not hold.name.startswith("$")] == registered
         cursors = [(status.stream, status.seq) for status in consumers(self.b)]
         assert sorted(cursors) == sorted(self.model.cursors.items())
-
-
-@contextmanager
-def clock_at(us: int) -> Iterator[None]:
-    """The process believes that it is this time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "time", lambda: us / 1_000_000)
-        patch.setattr(time, "time_ns", lambda: us * 1_000)
-        yield
 
 
 def end_connections() -> None:
