@@ -30,6 +30,7 @@ BUGS: Final = (
         'connection.pragma("synchronous", synchronous)',
         'connection.pragma("synchronous", "OFF")',
         "tests/faults/test_disk.py -k power_cut_at_any",
+        says="cut after op",
     ),
     Bug(
         "a commit is synced at checkpoints only",
@@ -37,6 +38,7 @@ BUGS: Final = (
         'connection.pragma("synchronous", synchronous)',
         'connection.pragma("synchronous", "NORMAL")',
         "tests/faults/test_disk.py -k power_cut_at_any",
+        says="acknowledged steps it holds",
     ),
     Bug(
         "with NORMAL nothing is synced, not even a checkpoint",
@@ -93,6 +95,7 @@ BUGS: Final = (
         'self._poisoned = f"a commit failed with {error}"',
         "pass",
         "tests/faults/test_disk.py -k nothing_pretends",
+        says="it went on after a commit whose outcome it did not know",
     ),
     Bug(
         "a sync that failed is told as a commit that was not made",
@@ -100,6 +103,7 @@ BUGS: Final = (
         "if isinstance(error, apsw.BusyError) or (",
         "if isinstance(error, (apsw.BusyError, apsw.IOError)) or (",
         "tests/faults/test_disk.py -k nothing_pretends",
+        says="it said that nothing was written, and it was",
     ),
     Bug(
         "a full disk is said to have taken nothing, whatever it took",
@@ -107,6 +111,7 @@ BUGS: Final = (
         "(isinstance(error, apsw.FullError) and self._wrote_nothing())",
         "isinstance(error, apsw.FullError)",
         "tests/persist/backends/sqlite/test_sqlite_writing.py -k took_the_end",
+        says="the disk is full; nothing was written",
     ),
     Bug(
         "what is committed stands behind a log that was left",
@@ -114,6 +119,7 @@ BUGS: Final = (
         "if self._has_old_log:",
         "if False:",
         "tests/faults/test_disk.py -k failed_sync_and_a_kill",
+        says="what the store acknowledged after the error is",
     ),
     Bug(
         "the log that was left is written again but not synced",
@@ -128,6 +134,7 @@ BUGS: Final = (
         "            if not self._has_old_log:\n                _let_go_of_log(self._writer)",
         "            _let_go_of_log(self._writer)",
         "tests/faults/test_disk.py -k failed_sync_and_a_kill",
+        says="it cannot be used",
     ),
     Bug(
         "readers do not check the pages",
@@ -136,6 +143,15 @@ BUGS: Final = (
         "connection = connect(self._path, **self._options)  # type: ignore[arg-type]\n"
         '            connection.pragma("checksum_verification", "off")',
         "tests/faults/test_flips.py -k of_a_store",
+        says=" of the file: ",
+    ),
+    Bug(
+        "verify does not look at the pages",
+        SQLITE,
+        "return found + self._damaged_pages()",
+        "return found",
+        "tests/faults/test_flips.py -k of_a_store",
+        says="and verify nothing",
     ),
     Bug(
         "the mark is the highest row",
@@ -145,6 +161,7 @@ BUGS: Final = (
         '            " & ((1 << 36) - 1) FROM events e WHERE e.stream = streams.id), 0) END, truncated"\n'
         '            " FROM streams WHERE name = ?"',
         "tests/faults/test_lines.py -k mark",
+        says="the next event has seq 1",
     ),
     Bug(
         "a mark is remembered though another has moved it",
@@ -152,6 +169,7 @@ BUGS: Final = (
         "if version != self.version:",
         "if self.version < 0:",
         "tests/persist/backends/sqlite/test_sqlite_writing.py -k moved_is_read_anew",
+        says="is_conflict([Event(",
     ),
     Bug(
         "a transaction takes its lock late",
@@ -181,6 +199,7 @@ BUGS: Final = (
         "        self._names.clear()\n        with suppress(apsw.Error):",
         "        with suppress(apsw.Error):",
         "tests/persist/backends/sqlite/test_sqlite_writing.py -k leaves_no_names",
+        says="Event(stream='mine'",
     ),
     Bug(
         "a sweep goes one too far",
@@ -188,6 +207,7 @@ BUGS: Final = (
         "until = min(truncated, swept + SWEEP_ROWS)",
         "until = min(truncated, swept + SWEEP_ROWS) + 1",
         "tests/faults/test_disk.py -k power_cut_at_any",
+        says="acknowledged steps it holds",
     ),
     Bug(
         "what is truncated and not swept yet is shown",
@@ -195,6 +215,7 @@ BUGS: Final = (
         "id BETWEEN max(?, {low + 1} + (SELECT truncated FROM streams WHERE id = {stream})) AND ?",
         "id BETWEEN ? AND ?",
         "tests/persist/backends/sqlite/test_sqlite_erasure.py -k leaves_unswept_is_hidden",
+        says="(10, [1, 2, 3",
     ),
     Bug(
         "a file that was replaced is written on",
@@ -202,6 +223,7 @@ BUGS: Final = (
         '                self._refuse_if_replaced()\n                reach("commit.before")',
         '                reach("commit.before")',
         "tests/persist/backends/sqlite/test_sqlite_edges.py -k no_longer_there",
+        says="DID NOT RAISE StoreUnavailable",
     ),
     Bug(
         "deleted bytes stay in the file",
@@ -209,6 +231,7 @@ BUGS: Final = (
         'connection.pragma("secure_delete", "on")',
         'connection.pragma("secure_delete", "off")',
         "tests/persist/backends/sqlite/test_sqlite_erasure.py -k erased_bytes",
+        says="['store.db'] == []",
     ),
     Bug(
         "a child after a fork uses the store of its parent",
@@ -216,6 +239,7 @@ BUGS: Final = (
         "if os.getpid() != self._pid:",
         "if False:",
         "tests/persist/backends/sqlite/test_sqlite_writing.py -k after_a_fork",
+        says="0 == 4",
     ),
     Bug(
         "a key is known only while it is among the newest",
@@ -223,6 +247,7 @@ BUGS: Final = (
         "if scope == COMMIT_SCOPE:",
         "if scope:",
         "tests/persist/test_commit.py -k only_the_newest_markers_are_kept[sqlite]",
+        says="$once/s/of a stream",
     ),
     Bug(
         "a key is known for a day",
@@ -239,6 +264,7 @@ BUGS: Final = (
         'if marker["digest"] == prepared.digest:',
         "if True:",
         "tests/persist/test_commit.py -k key_reused",
+        says="KEY_REUSED",
     ),
     Bug(
         "an idempotency key is not kept",
@@ -246,6 +272,7 @@ BUGS: Final = (
         "    if prepared.once is not None:\n        value =",
         "    if False:\n        value =",
         "tests/faults/test_lines.py -k over_http",
+        says="commit 1 came back as [Event(stream='s', seq=2",
     ),
     Bug(
         "an expectation is met by any higher mark",
@@ -253,6 +280,7 @@ BUGS: Final = (
         "if actual != expectation.seq:",
         "if actual < expectation.seq:",
         "tests/faults/test_linear.py -k threads_have_an_order[memory]",
+        says="has no order",
     ),
     Bug(
         "values are compared as Python compares them",
@@ -261,6 +289,7 @@ BUGS: Final = (
         "    if found == expected or (found and expected and decode(found) == decode(expected)):\n"
         "        return None",
         "tests/persist/test_commit.py -k compared_on_its_encoding",
+        says="assert False is (0.0 is not 0)",
     ),
     Bug(
         "an update does not expect what it read",
@@ -268,6 +297,7 @@ BUGS: Final = (
         "store.commit([ExpectKey(key, current)], [Put(key, value)])",
         "store.commit([], [Put(key, value)])",
         "tests/persist/test_processes.py -k increments",
+        says="== (8 * 40)",
     ),
     Bug(
         "a truncation in memory forgets the mark",
@@ -275,6 +305,7 @@ BUGS: Final = (
         "        target.truncated_through = n\n",
         "        target.truncated_through = n\n        target.last_seq = max(target.rows, default=0)\n",
         "tests/faults/test_lines.py -k mark",
+        says="the mark and the events are [0,",
     ),
     Bug(
         "a compaction truncates before it keeps its snapshot",
@@ -288,6 +319,7 @@ BUGS: Final = (
         '    reach("compact.checkpointed")\n'
         "    snapshot_save(b, name, state, stream=stream, version=version)\n",
         "tests/crash/test_kill.py -k compaction_killed_at_any",
+        says="HistoryGap",
     ),
     Bug(
         "a compaction goes past a hold",
@@ -295,6 +327,7 @@ BUGS: Final = (
         "floor = min([at_most, *(seq for _, seq in _registered(b, stream))])",
         "floor = at_most",
         "conformance compaction",
+        says="compaction/a-hold-holds-compaction-back",
     ),
     Bug(
         "a snapshot goes back",
@@ -302,6 +335,7 @@ BUGS: Final = (
         'if kept is not None and kept["state"].seq > save.state.seq:',
         "if False:",
         "conformance snapshot",
+        says="snapshot/a-lower-save-is-not-written",
     ),
     Bug(
         "an erasure leaves its bytes in the log",
@@ -309,6 +343,7 @@ BUGS: Final = (
         "    store.scrub()\n    return outcome[0]",
         "    return outcome[0]",
         "tests/persist/backends/sqlite/test_sqlite_erasure.py -k erased_bytes",
+        says="['store.db-wal'] == []",
     ),
     Bug(
         "a restore is not synced",
@@ -346,6 +381,7 @@ BUGS: Final = (
         'if kept["lineage"] != lineage:',
         "if False:",
         "tests/persist/backends/sqlite/test_sqlite_backup.py -k but_for_its_lineage",
+        says="DID NOT RAISE LineageMismatch",
     ),
     Bug(
         "a backup is restored unchecked",
@@ -353,6 +389,7 @@ BUGS: Final = (
         "target.load(checked(copy.dump()))",
         "target.load(copy.dump())",
         "tests/persist/backends/sqlite/test_sqlite_backup.py -k backup_that_was_changed",
+        says="Record(kind=",
     ),
     Bug(
         "positions are given out by two at once",
@@ -360,6 +397,7 @@ BUGS: Final = (
         "    perform lock_positions();\n    select last_seq into head",
         "    select last_seq into head",
         "tests/faults/test_gap.py -k six_writers",
+        says='"pointer_pkey"',
     ),
     Bug(
         "positions are given out by a sequence",
@@ -373,6 +411,7 @@ BUGS: Final = (
         "                    v.crc, v.at_int, v.at_real, v.at_text\n"
         "                from head, {line} cross join lateral generate_series(0, v.count - 1) more) p\n",
         "tests/faults/test_gap.py -k six_writers",
+        says="after position",
     ),
     Bug(
         "of what was acknowledged one event in a hundred is not there",
@@ -389,6 +428,7 @@ BUGS: Final = (
         "and s.last_seq = %(expected)b and",
         "and (select last_seq from stream where name = %(stream)b) = %(expected)b and",
         "tests/persist/backends/postgres/test_postgres_edges.py -k once_the_stream_is_locked",
+        says="reason='STALE'",
     ),
     Bug(
         "an expectation is looked at before the stream is locked, by many at once",
@@ -412,6 +452,7 @@ BUGS: Final = (
         "select set_config('synchronous_commit', 'on', false)\n",
         "select set_config('synchronous_commit', 'off', false)\n",
         "tests/persist/backends/postgres/test_postgres_opening.py -k session_flushes",
+        says="('off',)",
     ),
     Bug(
         "a connection that broke in a commit means that nothing was written",
@@ -419,6 +460,7 @@ BUGS: Final = (
         'raise OutcomeUnknown("the connection broke in the commit", once=None) from error',
         "raise_translated(error)",
         "tests/faults/test_lines.py -k of_postgres",
+        says="StoreUnavailable: Postgres failed",
     ),
     Bug(
         "a request is repeated without a key",
@@ -426,6 +468,7 @@ BUGS: Final = (
         "body = commit_body(prepared)",
         "body = commit_body(prepare(preconditions, writes, None, is_sent=True))",
         "tests/faults/test_lines.py -k over_http",
+        says="commit 1 came back as [Event(stream='s', seq=2",
     ),
     Bug(
         "a lost answer means that nothing was written",
@@ -433,6 +476,7 @@ BUGS: Final = (
         "may_be_stored |= lost.sent and is_write",
         "pass",
         "tests/faults/test_lines.py -k stalls_past",
+        says="told: store_unavailable",
     ),
     Bug(
         "the log that was left is written again and synced, its name is not",

@@ -60,23 +60,23 @@ def run_in(tree: Path, bug: Bug) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def seen_by(said: str) -> str:
-    """What was red: the first line that pytest marks, or the first failure of the conformance suite."""
+def seen_by(said: str, says: str) -> str:
+    """What was red: the first line with `says` of those that pytest marks, or that the conformance suite
+    failed; nothing if there is none, as where the test was red for another reason, or names none."""
     for line in said.splitlines():
-        if found := re.match(r"E\s+(\S.*)|fail: (\S.*)", line):
-            told = re.sub(
-                r"(?<![\w.])/[\w./-]+/", "", found[1] or found[2]
-            )  # without folders of this machine
-            return told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}…"
+        found = re.match(r"E\s+(\S.*)|fail: (\S.*)", line)
+        if found and says in line:
+            told = re.sub(r"(?<![\w.])/[\w./-]+/", "", found[1] or found[2])  # no folders of this machine
+            if told != "AssertionError":
+                return around(told, says)
     return ""
 
 
-def is_caught(bug: Bug, found: subprocess.CompletedProcess[str]) -> bool:
-    """Whether the tests were red for that bug, rather than for a crash on the way."""
-    said = seen_by(found.stdout)
-    told = [line for line in found.stdout.splitlines() if line.startswith(("E ", "fail: "))]
-    says_something = said not in ("", "AssertionError")
-    return found.returncode == 1 and says_something and any(bug.says in line for line in told)
+def around(told: str, says: str) -> str:
+    """The piece of a long line that has `says`."""
+    first = max(told.find(says) + len(says) - _MOST_TOLD, 0)
+    piece = told[first : first + _MOST_TOLD]
+    return f"{'…' if first else ''}{piece}{'…' if len(told) > first + _MOST_TOLD else ''}"
 
 
 def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
@@ -100,11 +100,12 @@ def main(chosen: list[int] | None = None, *, control: bool = True) -> Count:
             copy_of(ROOT, tree)
             plant(bug, tree)
             found = run_in(tree, bug)
-            caught = is_caught(bug, found)
+            said = seen_by(found.stdout, bug.says)
+            caught = found.returncode == 1 and said != ""
             count.add("caught", int(caught))
-            count.cases.append([bug.name, bug.caught_by if caught else "nothing", seen_by(found.stdout)])
+            count.cases.append([bug.name, bug.caught_by if caught else "nothing", said])
             print(
-                f"{number:2} {'caught' if caught else 'NOT CAUGHT'}: {bug.name}: {count.cases[-1][-1]}",
+                f"{number:2} {'caught' if caught else 'NOT CAUGHT'}: {bug.name}: {said}",
                 file=sys.stderr,
                 flush=True,
             )
