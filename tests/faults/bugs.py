@@ -50,8 +50,9 @@ BUGS: Final = (
     Bug(
         "with NORMAL the log is left as it is when the store is closed",
         SQLITE_HANDLE,
-        "self._keep_log(self._has_old_log)",
-        'self._keep_log(self._has_old_log or synchronous == "NORMAL")',
+        "            if not self._has_old_log:\n                _let_go_of_log(self._writer)",
+        '            if not self._has_old_log and synchronous != "NORMAL":\n'
+        "                _let_go_of_log(self._writer)",
         "tests/faults/test_disk.py -k what_the_log_was_copied_with",
     ),
     Bug(
