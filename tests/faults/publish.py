@@ -11,6 +11,7 @@ It ends with 1 if a promise was broken.
 import argparse
 import json
 import platform
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -210,6 +211,22 @@ FAULTS: Final = {
     "bugs": Fault("Bugs planted in a copy of the tree", "the tests go red", bugs),
 }
 
+TOTALS: Final = {  # of which faults, and which of their counts
+    "disks after a power cut": (("power", "power-normal"), r"disks.*"),
+    "writes, syncs and other calls of the disk that failed": (
+        ("errors",),
+        r"(?!runs|told|got over|killed).*",
+    ),
+    "bytes flipped": (("flips", "log-flips"), r"bytes flipped"),
+    "processes killed": (("kills", "stalls", "gap"), r".*killed"),
+    "processes stopped": (("stalls",), r"stopped"),
+    "lines cut": (("cuts",), r"(answers|requests).* cut"),
+    "emptied streams, restarted, rewritten, restored or moved": (("marks",), r"cells"),
+    "calls that raced, their order judged": (("orders",), r"calls"),
+    "events that two readers followed": (("gap",), r"events"),
+    "planted bugs, caught": (("bugs",), r"caught"),
+}
+
 INTRODUCTION: Final = """\
 Each count below was made by a run, none was typed. *Broken* counts the cases in which the promise did not
 hold. *Made of* says what a case comes from: one of a seed or of its place can be run again as it was; where
@@ -256,6 +273,7 @@ def page(results: dict[str, Any]) -> str:
         f"Run on {results['about']}.",
         "",
     ]
+    text += total_table(results["counts"])
     for name, fault in FAULTS.items():
         text += [f"## {fault.title}", "", f"Promise: {fault.promise}.", ""]
         counts = results["counts"].get(name)
@@ -277,10 +295,24 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(text)
 
 
-def broken_in(count: dict[str, Any]) -> str:
+def total_table(counts: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """All of ours in a few lines."""
+    rows = ["| in all | tried | broken |", "|---|---:|---:|"]
+    for what, (names, keys) in TOTALS.items():
+        ours = [count for name in names for count in counts.get(name, []) if not is_theirs(count)]
+        tried = sum(n for count in ours for key, n in count["tried"].items() if re.fullmatch(keys, key))
+        rows.append(f"| {what} | {tried:,} | {sum(len(count['broken']) for count in ours)} |")
+    return [*rows, ""]
+
+
+def is_theirs(count: dict[str, Any]) -> bool:
     """Of those that we compare with nothing was promised here; what they never delivered is in their row."""
-    is_theirs = count["name"].startswith("gap, ") and count["name"] != "gap, ours"
-    return "not ours" if is_theirs else str(len(count["broken"]))
+    name: str = count["name"]
+    return name.startswith("gap, ") and name != "gap, ours"
+
+
+def broken_in(count: dict[str, Any]) -> str:
+    return "not ours" if is_theirs(count) else str(len(count["broken"]))
 
 
 def tried(count: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.faults.bugs import BUGS
-from tests.faults.publish import FAULTS, PAGE, counted, kept, main, page, tried
+from tests.faults.publish import FAULTS, PAGE, TOTALS, counted, kept, main, page, total_table, tried
 
 
 def test_the_page_is_made_of_the_counts() -> None:
@@ -22,6 +22,20 @@ def test_every_planted_bug_of_the_list_was_tried_and_caught() -> None:  # C-15
 
     assert [case[:2] for case in count["cases"]] == [[bug.name, bug.caught_by] for bug in BUGS]
     assert all(said for _, _, said in count["cases"])
+
+
+def test_all_was_counted_on_one_state_of_the_code_and_in_full() -> None:
+    counts = [count for each in kept()["counts"].values() for count in each]
+
+    assert len({count["code"] for count in counts}) == 1
+    assert [count["command"] for count in counts if "--share" in count["command"]] == []
+
+
+def test_each_total_is_of_something() -> None:
+    _, _, *rows, _ = total_table(kept()["counts"])
+
+    assert len(rows) == len(TOTALS)
+    assert [row for row in rows if "| 0 |" in row.removesuffix("| 0 |")] == []
 
 
 @pytest.mark.slow
