@@ -138,6 +138,20 @@ BUGS: Final = (
         says="it cannot be used",
     ),
     Bug(
+        "a log that cannot be written again raises what the system raises",
+        SQLITE_HANDLE,
+        "            write_log_again(self._path)\n        except OSError as error:",
+        "            write_log_again(self._path)\n        except FileNotFoundError as error:",
+        "tests/faults/test_disk.py -k a_log_is_written_again",
+    ),
+    Bug(
+        "a file that cannot be made raises what SQLite raises",
+        SQLITE_FILE,
+        "if isinstance(error, (apsw.Error, OSError, ValueError)):",
+        "if isinstance(error, (apsw.IOError, OSError, ValueError)):",
+        "tests/faults/test_disk.py -k cannot_be_made",
+    ),
+    Bug(
         "readers do not check the pages",
         SQLITE_HANDLE,
         "connection = connect(self._path, **self._options)  # type: ignore[arg-type]  # as given to us",

@@ -29,7 +29,6 @@ from tests.faults.workloads import (
     without_probe,
 )
 
-WHAT: Final = {"eio": "write", "full": "write", "short": "write", "sync": "sync", "read": "read"}
 NEVER: Final = 10**9
 
 
@@ -125,6 +124,8 @@ def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str 
 
 def faults_of(disk: Disk, ending: Ending, fault: Fault, course: Course, folder: Path, seed: str) -> list[str]:
     found = []
+    if not fault.struck:
+        found.append("it met nothing: this run is not the one in which the places were counted")
     if ending.raw is not None:
         found.append(f"it raised {type(ending.raw).__name__}, which is not ours: {ending.raw}")
     if ending.left_open:
@@ -195,7 +196,7 @@ def _revived(
 
 
 def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str] | None = None) -> Count:
-    """Fail each write, sync and read of every run, one at a time, or every `stride`-th."""
+    """Fail each op of every run, one at a time, or every `stride`-th."""
     disk, count = Disk(), Count("errors", "each place, its seed")
     place = scratch_folder()
     turn = 0
@@ -207,7 +208,8 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
             count.add("runs")
             for kind, stays in [
                 ("eio", False), ("full", False), ("full", True), ("short", False), ("sync", False),
-                ("sync", True), ("read", False), ("dead", True),
+                ("sync", True), ("read", False), ("open", False), ("cut", False), ("delete", False),
+                ("grow", False), ("dead", True),
             ]:  # fmt: skip
                 if kinds is not None and kind not in kinds:
                     continue
@@ -220,7 +222,7 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
                     fault = Fault(kind, nth, stays)
                     ending = run(disk, fresh(place / "run"), workload, fault, checkpoints=checkpoints)
                     count.add(f"{kind}{' that stays' if stays else ''}")
-                    count.add(told(ending))
+                    count.add(told(ending, fault))
                     if kind == "sync":
                         count.add("killed, opened again, then without power")
                     name = f"{workload}, {PACES[checkpoints]}, {kind} {nth}"
@@ -232,10 +234,20 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
     return count
 
 
-def told(ending: Ending) -> str:
+def told(ending: Ending, fault: Fault) -> str:
     if ending.error is None:
-        return "got over, unseen"
+        return f"got over, unseen, {met_by(fault)}"
     return "told: the outcome is unknown" if isinstance(ending.error, OutcomeUnknown) else "told: refused"
+
+
+def met_by(fault: Fault) -> str:
+    """What the fault met first. Of the file itself, once there is a log, only checkpoints write."""
+    what, _, name = next(iter(fault.struck), "nothing").partition(" ")
+    if what in ("read", "grow"):
+        return {"read": "by a read", "grow": "by shared memory"}[what]
+    if name.endswith("-wal"):
+        return "by the log"
+    return "by a checkpoint" if name == "store.db" else "by another file"
 
 
 def fresh(folder: Path) -> Path:

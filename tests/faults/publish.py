@@ -168,7 +168,7 @@ FAULTS: Final = {
         power_normal,
     ),
     "errors": Fault(
-        "A write, sync or read fails, or the disk is full or dead from then on",
+        "A write, sync, read, truncation, creation or deletion fails, or the disk fills up or dies",
         "it is told; after a failed sync of a commit the store refuses to go on; nothing pretends",
         errors,
     ),

@@ -76,7 +76,7 @@ def test_a_loss_is_seen_where_there_is_one() -> None:  # what the two above rest
 
 
 def test_a_write_sync_or_read_that_fails_is_told_and_nothing_pretends() -> None:  # P-REC-9, P-DUR-9
-    count = in_another_process("failing", stride=110)
+    count = in_another_process("failing", stride=150)
 
     assert count.broken == []
     assert count.tried["told: the outcome is unknown"] > 10
@@ -87,6 +87,19 @@ def test_what_is_committed_after_a_failed_sync_and_a_kill_survives_a_power_cut()
 
     assert count.broken == []
     assert count.tried["killed, opened again, then without power"] > 20
+
+
+def test_a_file_that_cannot_be_made_cut_removed_or_shared_is_told_or_got_over() -> None:  # P-REC-9, P-API-4
+    count = in_another_process("failing", kinds=["open", "cut", "delete", "grow"], stride=4)
+
+    assert count.broken == []
+    assert all(count.tried[kind] > 5 for kind in ("open", "cut", "delete", "grow"))
+
+
+def test_a_disk_that_fails_while_a_log_is_written_again_is_told_and_nothing_pretends() -> None:  # P-REC-9
+    count = in_another_process("failing", kinds=["eio", "sync", "short"], workloads=["left_logs"], stride=7)
+
+    assert count.broken == []
 
 
 def test_a_read_that_fails_while_a_store_is_opened_is_an_error_of_ours() -> None:  # P-API-4
