@@ -1,5 +1,13 @@
-"""A stream that was emptied keeps its mark, whatever is done to the store: the matrix of that."""
+"""A stream that was emptied keeps its mark, whatever is done to the store: the matrix of that.
 
+python -m tests.faults.marks TARGET OPTIONS HOW    empties one and is killed
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -20,8 +28,8 @@ from strandline.persist import (
     truncate_through,
 )
 from strandline.persist.backend import AtomicBackend
-from tests.conftest import Place, host_of, open_backend
-from tests.faults.count import Count
+from tests.conftest import Place, host_of, open_backend, place_of, postgres
+from tests.faults.count import ROOT, Count
 
 EVENTS: Final = 7
 STREAM: Final = "s"
@@ -57,15 +65,21 @@ def emptied(b: AtomicBackend, how: str) -> AtomicBackend:
 
 
 def restarted(kind: str, folder: Path, how: str) -> AtomicBackend:
-    """The store is closed and opened again; a host is killed in between."""
-    if kind != "remote":
-        emptied(open_backend(kind, folder), how).close()
-        return open_backend(kind, folder)
-    host = host_of(folder)
-    emptied(Place(host.url).open(), how).close()
-    host.kill()
-    host.start()
-    return Place(host.url).open()
+    """The process that emptied it is killed, and so is the server or the host, which starts again."""
+    if kind == "remote":
+        host = host_of(folder)
+        emptied(Place(host.url).open(), how).close()
+        host.kill()
+        host.start()
+        return Place(host.url).open()
+    place = place_of(kind, folder)
+    command = [sys.executable, "-m", "tests.faults.marks", place.target, json.dumps(place.options), how]
+    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, f"it ended with {killed.returncode}: {killed.stderr[-900:]}"
+    if kind == "postgres":
+        postgres().kill()
+        postgres().start()
+    return place.open()
 
 
 def rewritten(kind: str, folder: Path, how: str) -> AtomicBackend:
@@ -135,3 +149,8 @@ def main(folder: Path) -> Count:
                 if wrong := fault_of(run(place, how)):
                     tally.broken.append(f"{cell} after {how}: {wrong}")
     return tally
+
+
+if __name__ == "__main__":
+    emptied(Place(sys.argv[1], json.loads(sys.argv[2])).open(), sys.argv[3])
+    os.kill(os.getpid(), signal.SIGKILL)

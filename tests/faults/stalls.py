@@ -121,6 +121,10 @@ def held_lock(*, times: int) -> Count:
             writer.kill()
         finally:
             writer.end()
+        if "refused" not in told:
+            count.broken.append(
+                "nobody was refused: no writer was stopped in its commit, and nothing was tried"
+            )
         ours = [event.data["n"] for event in events(b, "s") if event.data["n"] <= SPAN]
         if ours != [n for n, what in enumerate(told, 1) if what == "done"]:
             count.broken.append(f"{len(ours)} are there of {told.count('done')} that were done")
