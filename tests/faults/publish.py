@@ -103,7 +103,7 @@ def stall(share: float) -> list[Count]:
     times = max(round(200 * share), 5)
     return [
         *(stalls.stalled(kind, times=times) for kind in DURABLE),
-        stalls.held_lock(times=times),
+        stalls.held_lock(times=max(times, 25)),  # about a third of them meet a lock
         stalls.stopped_host(times=times),
     ]
 
