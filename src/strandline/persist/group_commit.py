@@ -2,6 +2,7 @@
 
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Sequence
 
 from strandline.errors import OutcomeUnknown
@@ -27,21 +28,15 @@ class _Ticket:
 def _outcome(ticket: _Ticket) -> Outcome | BaseException:
     if ticket.error is not None:
         return ticket.error
-    assert ticket.outcome is not None
-    return ticket.outcome
+    if ticket.outcome is not None:
+        return ticket.outcome
+    # What interrupted the leader (a signal) is the leader's alone; the others only have no answer.
+    return OutcomeUnknown("the commit was interrupted", once=ticket.prepared.once)
 
 
-def _own_error(error: BaseException, once: Once | None, *, leads: bool) -> BaseException:
-    """What one caller of a failed group raises: an unknown outcome names its own key.
-
-    What interrupts the leader (a signal) is the leader's alone; the others only know that they have no
-    answer.
-    """
-    if isinstance(error, OutcomeUnknown):
-        return OutcomeUnknown(error.message, once=once)
-    if isinstance(error, Exception) or leads:
-        return error
-    return OutcomeUnknown("the commit was interrupted", once=once)
+def _own_error(error: Exception, once: Once | None) -> Exception:
+    """What one caller of a failed group raises: an unknown outcome names its own key."""
+    return OutcomeUnknown(error.message, once=once) if isinstance(error, OutcomeUnknown) else error
 
 
 class GroupCommit:
@@ -52,6 +47,11 @@ class GroupCommit:
     gather as long as it grows from look to look: else the first who comes back has a sync alone, and every
     other group is of one. `run` gets the group and gives one outcome, or one exception, for each, after its
     transaction is durable; what it raises itself fails the whole group.
+
+    A signal may raise anywhere here, in clean-up too: at the start of a function, after a call, at a loop's
+    next turn, in a wait for a lock. So what must not be done by half has none of these inside; a clean-up can
+    be done again from any such place; and if one is interrupted, a thread does it, as no thread but the main
+    one gets signals. Else the lead would be nobody's, and every later commit would wait for it for ever.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class GroupCommit:
         self._gate = threading.Lock()
         self._waiting: list[_Ticket] = []
         self._leader: object | None = None  # who runs the store: a ticket, or one who came alone
+        self._served: list[_Ticket] = []  # the leader's group, until it is answered
         self._crowd = 0  # how many were in the last group
 
     @property
@@ -87,10 +88,13 @@ class GroupCommit:
                 self._leader = alone
             return self._run([prepared])
         except OutcomeUnknown as error:
-            raise _own_error(error, prepared.once, leads=True) from error
+            raise _own_error(error, prepared.once) from error
         finally:
-            with self._gate:
+            try:
                 self._hand_on(alone)
+            except BaseException:
+                start_new_thread(self._hand_on, (alone,))
+                raise
 
     def submit_each(self, prepareds: Sequence[Prepared]) -> list[Outcome | BaseException]:
         """The same for many by one caller; what one of them would raise stands in its place."""
@@ -109,8 +113,11 @@ class GroupCommit:
                     self._gather()
                     self._lead(ticket)
         except BaseException:  # a signal, here or anywhere above
-            for ticket in tickets:
-                self._leave(ticket)
+            try:
+                self._leave(tickets)
+            except BaseException:
+                start_new_thread(self._leave, (tickets,))
+                raise
             raise
         return [_outcome(ticket) for ticket in tickets]
 
@@ -121,43 +128,48 @@ class GroupCommit:
             time.sleep(0)  # Python's turn goes to those who are about to come
 
     def _lead(self, leader: _Ticket) -> None:
-        group: list[_Ticket] = []
+        with self._gate:
+            self._take()
+        group = self._served
         try:
-            with self._gate:
-                group = self._take()
             outcomes = self._run([ticket.prepared for ticket in group])
             for ticket, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     ticket.error = outcome
                 else:
                     ticket.outcome = outcome
-        except BaseException as error:  # noqa: BLE001  # each caller raises it
+        except Exception as error:  # noqa: BLE001  # each caller raises it
             for ticket in group:
-                ticket.outcome = None
-                ticket.error = _own_error(error, ticket.prepared.once, leads=ticket is leader)
-        finally:
-            with self._gate:
-                for ticket in group:
-                    ticket.answered = True
-                    ticket.turn.release()
-                self._hand_on(leader)
+                ticket.error = _own_error(error, ticket.prepared.once)
+        self._hand_on(leader)
 
     def _hand_on(self, leader: object) -> None:
-        """The lead goes from `leader`, if it has it, to whoever waits longest. Called under the gate."""
-        if self._leader is leader:
-            self._leader = None
-            if self._waiting:
-                self._leader = self._waiting[0]
-                self._waiting[0].turn.release()  # unanswered, so it leads
-
-    def _leave(self, ticket: _Ticket) -> None:
-        """A caller that gives up its wait takes its commit along, and hands on the lead if it has it."""
+        """If `leader` has the lead, its group is answered and the lead goes to whoever waits longest."""
         with self._gate:
-            if ticket in self._waiting:
-                self._waiting.remove(ticket)
+            if self._leader is not leader:
+                return
+            if self._served:
+                for ticket in self._served:
+                    if not ticket.answered:
+                        ticket.answered = True
+                        ticket.turn.release()
+                self._served = []
+            if self._waiting:
+                head = self._leader = self._waiting[0]
+                head.turn.release()  # unanswered, so it leads
+            else:
+                self._leader = None
+
+    def _leave(self, tickets: Sequence[_Ticket]) -> None:
+        """A caller that gives up takes its commits along, as far as they wait, and hands on the lead if it
+        has it."""
+        leaving = set(tickets)
+        with self._gate:
+            self._waiting = [ticket for ticket in self._waiting if ticket not in leaving]
+        for ticket in tickets:
             self._hand_on(ticket)
 
-    def _take(self) -> list[_Ticket]:
+    def _take(self) -> None:
         """The next group: at most `most` commits and, the first aside, at most one commit's limit in
         bytes."""
         size = taken = 0
@@ -166,6 +178,5 @@ class GroupCommit:
             if taken and size > MAX_COMMIT_BYTES:
                 break
             taken += 1
-        group, self._waiting = self._waiting[:taken], self._waiting[taken:]
+        self._served, self._waiting = self._waiting[:taken], self._waiting[taken:]
         self._crowd = taken
-        return group
