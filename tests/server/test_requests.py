@@ -6,11 +6,22 @@ from typing import Any
 import pytest
 
 from strandline.errors import HistoryGap, StrandlineError, UnknownOp, UsageError
-from strandline.persist import Append, Event, append_batch, gappend, kv_put, mem_backend, truncate_through
+from strandline.persist import (
+    Append,
+    Event,
+    Truncate,
+    append_batch,
+    gappend,
+    kv_put,
+    mem_backend,
+    truncate_through,
+)
+from strandline.persist.backend import Write
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.durable import OPS, req_commit
+from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ, encode_wire
-from strandline.persist.wire import commit_answer, read_answer
+from strandline.persist.wire import commit_answer, commit_body, commit_outcome, read_answer
 from strandline.server import requests
 from strandline.server.requests import read_request, run
 
@@ -54,6 +65,18 @@ def test_pages_are_cut_to_fit_and_go_on(b: MemoryBackend, small_answers: None) -
     assert positions == [*range(1, 31)]
     assert keys[1:] == [f"k{n:02}" for n in range(30)]
     assert names[1:] == [f"g{n:02}" for n in range(30)]
+
+
+@pytest.mark.parametrize("n", [-1, 0, 1, MAX_SEQ + 1])
+def test_a_truncation_beside_an_append_is_known_again_over_http(b: MemoryBackend, n: int) -> None:
+    writes: list[Write] = [Append("s", "t", 1, {}), Truncate("s", n)]  # P-BKD-10
+    once = ("s", "key")
+    first = b.commit([], writes, once=once)
+
+    sent = prepare([], writes, once, is_sent=True)
+    repeat = commit_outcome(read_answer(200, run(b, read_request(commit_body(sent)))), sent)
+
+    assert repeat == first == [Event("s", 1, "t", 1, {})]
 
 
 @pytest.mark.parametrize(

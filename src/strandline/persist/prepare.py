@@ -236,7 +236,8 @@ def _prepare_other(write: Write) -> tuple[Step, bytes]:
             check_name("stream", stream)
             if type(n) is not int:
                 raise UsageError(f"truncation point {n!r:.80} is no int", hint="give the last seq to remove")
-            return Truncate(stream, max(0, min(n, MAX_SEQ))), f"truncate\0{stream}\0{n}".encode()
+            cut = Truncate(stream, max(0, min(n, MAX_SEQ)))  # hashed as it is sent
+            return cut, f"truncate\0{stream}\0{cut.n}".encode()
         case Redact(stream, seq, path):
             check_name("stream", stream)
             check_seq("seq", seq, least=1)
