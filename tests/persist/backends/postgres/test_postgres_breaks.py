@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import OutcomeUnknown, StoreUnavailable
+from strandline.persist import Hub, subscribe
 from strandline.persist.backend import (
     Append,
     Delete,
@@ -18,10 +20,14 @@ from strandline.persist.backend import (
     ExpectKey,
     ExpectSeq,
     Put,
+    Redact,
     Write,
 )
 from strandline.persist.backends.postgres import PostgresBackend
+from strandline.persist.backends.postgres.transaction import run_alone
+from strandline.persist.commit import Repeated
 from strandline.persist.event import ABSENT, Event
+from strandline.persist.subscribe import publish_once
 from tests.conftest import UNSYNCED
 from tests.persist.backends.postgres.beside import Opened
 
@@ -65,6 +71,66 @@ def test_commits_under_broken_connections_have_one_effect_or_say_that_they_do_no
         assert "done" in told.values()
         assert set(told.values()) <= {"done", "nothing", "unknown"}
         assert b.verify() == []
+
+
+def losing(act: Callable[..., Any], *, answers: int) -> Callable[..., Any]:
+    """The same, but so many of its answers get lost, each after the server has worked."""
+    left = answers
+
+    def acted(*given: Any, **options: Any) -> Any:
+        nonlocal left
+        answer = act(*given, **options)
+        left -= 1
+        if left >= 0:
+            raise OutcomeUnknown("the connection broke in the commit", once=options.get("once"))
+        return answer
+
+    return acted
+
+
+def test_subscribers_are_told_of_a_commit_whose_first_answer_was_lost(
+    b: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-DUR-9, P-SUB-11
+    monkeypatch.setattr(PostgresBackend, "_call", losing(PostgresBackend._call, answers=1))
+    told: list[int] = []
+    hub = Hub(b)
+    subscribe(hub, "s", lambda _, __, event: told.append(event.seq))
+
+    published = [publish_once(hub, "s", "key", "t", 0, None) for _ in range(2)]
+
+    assert published == [Event("s", 1, "t", 0, None)] * 2
+    assert told == [1]
+
+
+RUN_ALONE = "strandline.persist.backends.postgres.backend.run_alone"
+REDACTING: Sequence[Write] = [Append("s", "t", 0, 1), Redact("s", 1, [])]
+
+
+def test_a_redaction_whose_answer_is_lost_is_repeated_if_it_has_a_key(
+    b: PostgresBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-DUR-9, P-BKD-10
+    b.commit([], [Append("s", "t", 0, 0)])
+    monkeypatch.setattr(RUN_ALONE, losing(run_alone, answers=1))
+
+    outcome, repeat = [b.commit([], REDACTING, once=("s", "key")) for _ in range(2)]
+
+    assert outcome == repeat == [Event("s", 2, "t", 0, 1)]
+    assert [type(outcome), type(repeat)] == [list, Repeated]
+    assert b.last_seq("s") == 2
+
+
+@pytest.mark.parametrize(("once", "answers"), [(None, 1), (("s", "key"), 2)])
+def test_a_redaction_whose_answer_stays_lost_has_an_unknown_outcome(
+    b: PostgresBackend, monkeypatch: pytest.MonkeyPatch, once: Any, answers: int
+) -> None:  # P-DUR-9
+    b.commit([], [Append("s", "t", 0, 0)])
+    monkeypatch.setattr(RUN_ALONE, losing(run_alone, answers=answers))
+
+    with pytest.raises(OutcomeUnknown) as caught:
+        b.commit([], REDACTING, once=once)
+
+    assert caught.value.once == once
+    assert b.last_seq("s") == 2
 
 
 def test_a_stale_connection_is_replaced_before_anything_is_sent(

@@ -48,7 +48,7 @@ from strandline.persist.backends.postgres.transaction import (
     line_up,
     run_alone,
 )
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, decide
+from strandline.persist.commit import KEPT_COMMIT_MARKERS, Repeated, decide
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
 from strandline.persist.group_commit import GroupCommit
 from strandline.persist.prepare import Prepared, prepare
@@ -56,6 +56,7 @@ from strandline.persist.reserved import GLOBAL, LINEAGE, QUARANTINED
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq
 
 Result = TypeVar("Result")
+Answer = TypeVar("Answer")
 _Names: TypeAlias = frozenset[tuple[str, str]]
 
 _POLL_S: Final = 0.25
@@ -207,7 +208,8 @@ class PostgresBackend:
         except OutcomeUnknown as unknown:
             repeatable = [prepared for prepared in prepareds if prepared.once is not None]
             try:
-                settled = iter(self._call(repeatable, pool, self._pool.timeout_ms) if repeatable else ())
+                again = self._call(repeatable, pool, self._pool.timeout_ms) if repeatable else []
+                settled = iter([_as_ours(outcome) for outcome in again])
             except StrandlineError:
                 settled = iter([_unknown(prepared, unknown) for prepared in repeatable])
             return [
@@ -252,6 +254,25 @@ class PostgresBackend:
         work: Callable[[PostgresTransaction], Outcome],
         *,
         once: Once | None = None,
+    ) -> Outcome:
+        """One transaction of its own; if it has no answer it is asked for once more, if it has a `once`."""
+        try:
+            return self._alone_once(streams, keys, work, once)
+        except OutcomeUnknown as unknown:
+            if once is None:
+                raise
+            try:
+                outcome = self._alone_once(streams, keys, work, once)
+            except StrandlineError:
+                raise unknown from unknown.__cause__
+            return _as_ours(outcome)
+
+    def _alone_once(
+        self,
+        streams: Sequence[str],
+        keys: Sequence[str],
+        work: Callable[[PostgresTransaction], Outcome],
+        once: Once | None,
     ) -> Outcome:
         for _ in range(_TRIES):
             with self._pool.borrow() as connection:
@@ -468,6 +489,11 @@ def _names(prepared: Prepared) -> _Names:
     return frozenset(
         [("stream", name) for name in streams] + [("key", name) for name in keys if name != prepared.once_key]
     )
+
+
+def _as_ours(outcome: Answer) -> Answer | list[Event]:
+    """What is known of a commit that is asked for again may be our own first try, whose answer was lost."""
+    return list(outcome) if isinstance(outcome, Repeated) else outcome
 
 
 def _unknown(prepared: Prepared, error: OutcomeUnknown) -> OutcomeUnknown:
