@@ -172,7 +172,11 @@ FAULTS: Final = {
         "it is told; after a failed sync of a commit the store refuses to go on; nothing pretends",
         errors,
     ),
-    "flips": Fault("Each byte of a closed store flipped", "it is noticed, and never read as data", flips),
+    "flips": Fault(
+        "Each byte of a closed store flipped",
+        "it is told, by verify too where the store opens, and never read as data",
+        flips,
+    ),
     "log-flips": Fault(
         "Each byte flipped of the log that a killed process left",
         "a prefix of the commits is read",
@@ -194,18 +198,18 @@ FAULTS: Final = {
         cuts,
     ),
     "marks": Fault(
-        "A stream is emptied; then a restart, a rewrite, a restore or a move to another backend",
+        "A stream is emptied; then a kill and a restart, a rewrite, a restore or a move to another backend",
         "the next seq is the mark + 1",
         empties,
     ),
     "orders": Fault(
         "Threads and processes append, swap and read at once",
-        "every key and stream has an order that one thread could have made",
+        "every key and stream has an order that one thread could have made, and holds what was acknowledged",
         orders,
     ),
     "gap": Fault(
-        "Six processes write, two readers follow the global order in Postgres",
-        "every event is delivered, to both (what was never delivered is the sum of the two)",
+        "Six processes write to Postgres, some give up, one is killed; two readers follow the global order",
+        "what was acknowledged is stored, and delivered to both in one order (never delivered: their sum)",
         gaps,
     ),
     "bugs": Fault("Bugs planted in a copy of the tree", "the tests go red", bugs),
