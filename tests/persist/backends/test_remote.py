@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from copy import copy
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -425,8 +426,18 @@ def test_commits_that_bring_no_key_get_one_each_and_those_of_a_client_lie_side_b
     of_one, of_other = [drawn(b) for _ in range(17)], drawn(through)
 
     assert of_one == sorted(of_one)
-    assert len({key[:-12] for key in of_one}) == 1
-    assert of_other[:-12] != of_one[0][:-12]
+    assert len({key[:-28] for key in of_one}) == 1  # its end: 12 digits of a number, 16 drawn for each
+    assert of_other[:-28] != of_one[0][:-28]
+
+
+def test_a_client_and_its_copy_do_not_take_their_commits_for_each_others(
+    b: RemoteBackend, through: RemoteBackend
+) -> None:  # P-BKD-10: a process is copied by resuming a snapshot of its machine twice
+    through._drawn, through._numbers = b._drawn, copy(b._numbers)
+
+    events = [append(client, "s", "t", 1, {"n": 1}) for client in (b, through)]
+
+    assert [event.seq for event in events] == [1, 2]
 
 
 def test_the_callers_own_key_is_told_too(proxy: Proxy, through: RemoteBackend) -> None:

@@ -118,7 +118,7 @@ class RemoteBackend(IoBackend):
         if scratch is not None:
             self._headers[SCRATCH_HEADER] = header_value("scratch name", scratch)
         self._path = (urlsplit(self.url).path or "") + PATH
-        # Of commits that bring no key: side by side at the host (decision 16).
+        # Keys that are drawn here begin with these: side by side at the host (decision 18).
         self._drawn, self._numbers = token_hex(16), count()
         self._pool: urllib3.HTTPConnectionPool | None = _connections(self.url)
         self._pid = os.getpid()
@@ -128,7 +128,7 @@ class RemoteBackend(IoBackend):
     ) -> Outcome:
         writes = list(writes)
         if once is None and writes:  # without writes there is nothing to do twice, and no marker to leave
-            once = (COMMIT_SCOPE, f"{self._drawn}{next(self._numbers):012x}")
+            once = (COMMIT_SCOPE, f"{self._drawn}{next(self._numbers):012x}{token_hex(8)}")
         prepared = prepare(preconditions, writes, once, is_sent=True)
         body = commit_body(prepared)
         _refuse_long(len(body))
