@@ -85,7 +85,7 @@ from strandline.persist.backends import remote
 from strandline.persist.backends.remote import RemoteBackend
 from strandline.persist.durable import req_commit
 from strandline.persist.prepare import prepare
-from strandline.persist.reserved import COMMIT_SCOPE
+from strandline.persist.reserved import COMMIT_SCOPE, HOLD
 from strandline.persist.upkeep import backup, restore, stats, verify
 from strandline.persist.value import MAX_VALUE_BYTES, encode_wire
 from strandline.persist.wire import commit_body
@@ -438,6 +438,107 @@ def test_a_client_and_its_copy_do_not_take_their_commits_for_each_others(
     events = [append(client, "s", "t", 1, {"n": 1}) for client in (b, through)]
 
     assert [event.seq for event in events] == [1, 2]
+
+
+class Late:
+    """The first request of a client has no answer, and arrives once another was sent `after` it."""
+
+    def __init__(self, b: RemoteBackend, client: RemoteBackend, *, after: int | None = None) -> None:
+        self._b, self._client, self._after = b, client, after
+        self._post, self._first, self.sent = client._post, b"", 0
+
+    def __call__(self, pool: Any, body: bytes, timeout_s: float) -> Any:
+        self.sent += 1
+        if self.sent == 1:
+            self._first = body
+            raise remote._Lost("timed out", sent=True)
+        answer = self._post(pool, body, timeout_s)
+        if self.sent == self._after:
+            self.arrive()
+        return answer
+
+    def arrive(self) -> None:
+        """What it expects is so by now."""
+        self._b.kv_delete("lock")
+        self._post(self._client._open_pool(), self._first, 30)
+
+
+TAKING: list[Write] = [Append("s", "taken", 1, {}), Put("lock", "mine")]
+
+
+def test_a_conflict_after_a_lost_answer_stays_one_when_the_first_try_arrives_at_last(
+    b: RemoteBackend, through: RemoteBackend, monkeypatch: pytest.MonkeyPatch, quick_pauses: None
+) -> None:  # P-DUR-9, P-BKD-10
+    late = Late(b, through)
+    monkeypatch.setattr(through, "_post", late)
+    kv_put(b, "lock", "another's")
+
+    outcome = through.commit([ExpectKey("lock", ABSENT)], TAKING)
+    late.arrive()
+
+    assert outcome == Conflict(ABSENT, "another's", "STALE")
+    assert (kv_get(b, "lock"), last_seq(b, "s")) == (None, 0)
+    assert late.sent == 3  # the last uses up the key
+
+
+def test_a_conflict_is_an_unknown_outcome_if_the_first_try_may_arrive_and_the_host_is_gone(
+    quick_pauses: None,
+) -> None:  # P-DUR-9
+    busy = b'{"error":"store_unavailable","message":"busy","details":{}}'
+    stale = b'{"conflict":[{"$absent":[]},"another\'s","STALE","lock"]}'
+    answers = [b"", http_answer("200 OK", stale), http_answer("503 Service Unavailable", busy)]
+    with scripted_server(answers) as (url, got):
+        with closing(RemoteBackend(url)) as b, pytest.raises(OutcomeUnknown) as caught:
+            b.commit([ExpectKey("lock", ABSENT)], TAKING)
+        assert caught.value.once is not None
+        assert len(got) == 3
+
+
+def test_a_first_try_that_arrives_after_the_conflict_of_its_repeat_is_answered(
+    b: RemoteBackend, through: RemoteBackend, monkeypatch: pytest.MonkeyPatch, quick_pauses: None
+) -> None:  # P-DUR-9, P-BKD-10
+    monkeypatch.setattr(through, "_post", Late(b, through, after=2))
+    kv_put(b, "lock", "another's")
+
+    outcome = through.commit([ExpectKey("lock", ABSENT)], TAKING)
+
+    assert outcome == [Event("s", 1, "taken", 1, {})]
+    assert type(outcome) is list
+    assert kv_get(b, "lock") == "mine"
+
+
+def test_so_is_one_that_only_keeps_the_books_of_the_store(
+    b: RemoteBackend, through: RemoteBackend, monkeypatch: pytest.MonkeyPatch, quick_pauses: None
+) -> None:  # P-BKD-10: of a hold nothing is hashed
+    monkeypatch.setattr(through, "_post", Late(b, through, after=2))
+    kv_put(b, "lock", "another's")
+
+    outcome = through.commit([ExpectKey("lock", ABSENT)], [Put(f"{HOLD}/s/mine", 1)])
+
+    assert outcome == []
+    assert b.kv_get(f"{HOLD}/s/mine") == 1
+
+
+@pytest.mark.parametrize(("expected", "sent"), [(0, 2), (2, 3)])
+def test_a_stream_that_has_gone_on_is_a_conflict_for_good_and_costs_no_request(
+    b: RemoteBackend,
+    through: RemoteBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    quick_pauses: None,
+    expected: int,
+    sent: int,
+) -> None:  # P-DUR-9, P-DUR-10
+    late = Late(b, through)
+    monkeypatch.setattr(through, "_post", late)
+    append(b, "s", "t", 1, {})
+
+    outcome = append_expect(through, "s", expected, "t", 2, {})
+    append(b, "s", "t", 3, {})
+    late.arrive()
+
+    assert outcome == Conflict(expected, 1, "STALE")
+    assert [event.at for event in read(b, "s")] == [1, 3]
+    assert late.sent == sent
 
 
 def test_the_callers_own_key_is_told_too(proxy: Proxy, through: RemoteBackend) -> None:

@@ -1,9 +1,11 @@
 """A store behind HTTP: every method is one request to a host that `strandline persist serve` runs.
 
 The bytes are in wire.py. Lost answers: a commit carries an idempotency key, drawn here if the caller
-brought none, so it is repeated until the retries are used up and has one effect. Reads are repeated too. A
-write without a key is repeated only while it surely never left. What remains is OutcomeUnknown if a write
-may have arrived, StoreUnavailable if it did not.
+brought none, so it is repeated until the retries are used up and has one effect. A conflict that a repeat
+meets is told once the first try, should it still be on its way, can have no effect; under a key that the
+caller brought it is told at once, as that key stays the caller's to use. Reads are repeated too. A write
+without a key is repeated only while it surely never left. What remains is OutcomeUnknown if a write may have
+arrived, StoreUnavailable if it did not.
 """
 
 import os
@@ -13,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import count
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
 from strandline.errors import (
@@ -26,11 +28,11 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.failpoint import reach
-from strandline.persist.backend import Expectation, Once, Outcome, Write
+from strandline.persist.backend import Delete, Expectation, ExpectSeq, Once, Outcome, Write
 from strandline.persist.commit import Repeated
 from strandline.persist.durable import IoBackend, Request
-from strandline.persist.event import Event, Storable
-from strandline.persist.prepare import prepare
+from strandline.persist.event import Conflict, Event, Storable
+from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import (
     MAX_SEQ,
@@ -86,6 +88,12 @@ class _Lost(Exception):
         self.why, self.sent, self.after_s, self.error = why, sent, after_s, error
 
 
+class _Doubtful(NamedTuple):
+    """A conflict that a repeat met, whose first try may have arrived or not."""
+
+    conflict: Conflict
+
+
 class RemoteBackend(IoBackend):
     """See AtomicBackend for what it promises; `timeout_s` is that of one request, which `retries` may repeat.
 
@@ -127,7 +135,8 @@ class RemoteBackend(IoBackend):
         self, preconditions: Sequence[Expectation], writes: Sequence[Write], *, once: Once | None = None
     ) -> Outcome:
         writes = list(writes)
-        if once is None and writes:  # without writes there is nothing to do twice, and no marker to leave
+        is_drawn = once is None and bool(writes)
+        if is_drawn:  # without writes there is nothing to do twice, and no marker to leave
             once = (COMMIT_SCOPE, f"{self._drawn}{next(self._numbers):012x}{token_hex(8)}")
         prepared = prepare(preconditions, writes, once, is_sent=True)
         body = commit_body(prepared)
@@ -135,8 +144,28 @@ class RemoteBackend(IoBackend):
         is_write = bool(writes) or once is not None
         reach("commit.prepared")
         answer = self._exchange("persist/commit", body, self._timeout_s, prepared.once, is_write=is_write)
+        if isinstance(answer, _Doubtful):
+            answer = self._settled(answer.conflict, prepared, body) if is_drawn else answer.conflict
         reach("commit.acknowledged")
         return commit_outcome(answer, prepared)
+
+    def _settled(self, conflict: Conflict, prepared: Prepared, body: bytes) -> Any:
+        """What a commit comes to whose repeat met a conflict: its first try, which left no marker, may still
+        be on its way, and be met by what it expects when it arrives. So its key is used up first, for
+        nothing."""
+        if _is_for_good(conflict, prepared):
+            return conflict
+        # It deletes what never is there, which no other commit does: so it is of another digest than any.
+        closing = commit_body(prepare([], [Delete(COMMIT_SCOPE)], prepared.once, is_sent=True))
+        try:
+            closed = self._exchange("persist/commit", closing, self._timeout_s, prepared.once, is_write=True)
+            if not isinstance(closed, Conflict):
+                return conflict
+            # The key was known: the first try has arrived in between, and a repeat gives its answer.
+            answer = self._exchange("persist/commit", body, self._timeout_s, prepared.once, is_write=True)
+        except UnavailableError as error:
+            raise OutcomeUnknown(error.message, once=prepared.once) from error
+        return list(answer) if isinstance(answer, Repeated) else answer
 
     # The basic writes are checked here, before anything is sent
 
@@ -193,8 +222,7 @@ class RemoteBackend(IoBackend):
         for attempt in range(1, self._retries + 2):
             try:
                 answer = self._attempt(pool, body, timeout_s, is_repeatable)
-                # What the host knows for a repeat may be our own first try, whose answer was lost.
-                return list(answer) if may_be_stored and isinstance(answer, Repeated) else answer
+                return _after_a_loss(answer) if may_be_stored else answer
             except _Lost as lost:
                 may_be_stored |= lost.sent and is_write
                 pause_s = _pause_s(attempt) if lost.after_s is None else lost.after_s
@@ -280,6 +308,23 @@ class RemoteBackend(IoBackend):
                 f"the store at {self.url} was opened by another process", hint="open one after the fork"
             )
         return pool
+
+
+def _after_a_loss(answer: Any) -> Any:
+    """What an answer says if one before it was lost: a repeat may be of our own first try."""
+    if isinstance(answer, Repeated):
+        return list(answer)
+    if isinstance(answer, Conflict) and answer.reason != "KEY_REUSED":
+        return _Doubtful(answer)
+    return answer
+
+
+def _is_for_good(conflict: Conflict, prepared: Prepared) -> bool:
+    """Whether no try can be met by what it expects any more: a stream is past it, and never goes back."""
+    return (
+        all(type(expectation) is ExpectSeq for expectation in prepared.preconditions)
+        and conflict.actual > conflict.expected
+    )
 
 
 def _refuse_long(size: int) -> None:
