@@ -130,6 +130,13 @@ BUGS: Final = (
         "tests/faults/test_disk.py -k failed_sync_and_a_kill",
     ),
     Bug(
+        "a scrub copies a log that was left into the file as it is",
+        SQLITE,
+        "        self._check_usable()\n        self._sweep()\n",
+        "        self._check_usable()\n",
+        "tests/faults/test_disk.py -k failed_sync_and_a_kill",
+    ),
+    Bug(
         "a log that was left is copied into the file as it is",
         SQLITE_HANDLE,
         "            if not self._has_old_log:\n                _let_go_of_log(self._writer)",

@@ -152,6 +152,7 @@ def fault_after_revival(disk: Disk, ending: Ending, folder: Path, course: Course
         "no commit": _revived(disk, ending, folder, course, None),
         "a commit": _revived(disk, ending, folder, course, commit_probe),
         "a conflict": _revived(disk, ending, folder, course, meet_conflict),
+        "a scrub": _revived(disk, ending, folder, course, SqliteBackend.scrub),
     }
     return next((f"with {what}: {wrong}" for what, wrong in revivals.items() if wrong), None)
 
