@@ -65,9 +65,9 @@ BUGS: Final = (
     Bug(
         "a commit that is shared is not synced",
         SQLITE,
-        "        with self._transaction() as tx:\n            if len(group) > 1:",
+        "        outcomes = self._in_transaction(decided)\n",
         '        self._writer.pragma("synchronous", "NORMAL" if len(group) > 1 else "FULL")\n'
-        "        with self._transaction() as tx:\n            if len(group) > 1:",
+        "        outcomes = self._in_transaction(decided)\n",
         "tests/faults/test_disk.py -k commit_that_is_shared",
     ),
     Bug(
@@ -204,14 +204,13 @@ BUGS: Final = (
     Bug(
         "a key that is expected is read before the lock is taken",
         SQLITE,
-        "        with self._transaction() as tx:\n            if len(group) > 1:\n",
+        "        def decided(tx: SqliteTransaction) -> list[Outcome | BaseException]:\n",
         "        names = [e.key for p in group for e in p.preconditions if hasattr(e, 'key')]\n"
         "        query = 'SELECT value FROM keys WHERE name = ?'\n"
         "        with self._reader() as early:\n"
         "            texts = {name: early.execute(query, (name,)).get for name in names}\n"
-        "        with self._transaction() as tx:\n"
-        "            tx._texts |= texts\n"
-        "            if len(group) > 1:\n",
+        "        def decided(tx):\n"
+        "            tx._texts |= texts\n",
         "tests/faults/test_linear.py -k processes_have_an_order[sqlite]",
         says="has no order",
     ),

@@ -46,15 +46,14 @@ def looks_between(code: CodeType, last: int, offset: int) -> bool:
 
 
 class Strike:
-    """A trace function that raises once, at the nth place of group_commit.py where Python looks for
-    signals."""
+    """A trace function that raises once, at the nth place of these files where Python looks for signals."""
 
-    def __init__(self, nth: int) -> None:
-        self.left = nth
+    def __init__(self, nth: int, *files: str) -> None:
+        self.left, self._files = nth, files
         self._last: dict[FrameType, int] = {}
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if frame.f_code.co_filename != group_commit.__file__:
+        if frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_opcodes = True
         self._look()
@@ -191,7 +190,7 @@ def plays(scene: Scene, act: Callable[[], None]) -> bool:
 def strike_each(new: Callable[[], Scene], *, goes_on: bool) -> int:
     """At how many places an act could be struck; `goes_on` has more signals follow, as the lock is taken."""
     for nth in count(1):
-        scene, strike = new(), Strike(nth)
+        scene, strike = new(), Strike(nth, group_commit.__file__)
 
         def act(scene: Scene = scene, strike: Strike = strike) -> None:
             with traced(strike):

@@ -1,6 +1,9 @@
 """Signals: what is kept from being done at the worst place, and what must be so all the same."""
 
+import contextlib
+import threading
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -8,8 +11,9 @@ import pytest
 
 from strandline.errors import EventCorrupt, StoreUnavailable
 from strandline.persist import append, kv_put, last_seq, read, verify
-from strandline.persist.backends.sqlite import SqliteBackend, backend
-from tests.persist.backends.sqlite.behind import edit, fill
+from strandline.persist.backends.sqlite import SqliteBackend, backend, handle, transaction
+from tests.persist.backends.sqlite.behind import WAIT_S, edit, fill
+from tests.persist.test_interrupts import Interrupt, Strike, traced
 
 
 class _Interrupts:
@@ -112,3 +116,44 @@ def test_a_value_that_cannot_be_decoded_is_named(b: SqliteBackend, path: Path) -
             read_it()
     kv_put(b, "c", 2)
     assert b.kv_get("c") == 2
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_signal_at_any_place_of_an_append_leaves_a_store_that_goes_on(
+    path: Path, is_known: bool
+) -> None:  # P-REC-9, P-LOG-2
+    files = [str(each.__file__) for each in (backend, handle, transaction, contextlib)]
+    for nth in count(1):
+        with closing(SqliteBackend(path.with_name(f"{nth}.db"))) as b:
+            if is_known:
+                append(b, "s", "t", 1, "before")
+            kept = None
+            try:
+                with traced(Strike(nth, *files)):
+                    append(b, "s", "t", 1, "struck")
+            except Interrupt as interrupt:
+                kept = interrupt  # and with it all frames that it came by
+            goes_on_elsewhere(b)
+            found = [(event.seq, event.data) for event in b.read("s") if event.data != "struck"]
+            seqs = [event.seq for event in b.read("s")]
+
+            assert seqs == [*range(1, len(seqs) + 1)]
+            assert [data for _, data in found] == ["before"] * is_known + ["after", "after"]
+            assert verify(b) == []
+        if kept is None:
+            break
+
+    assert nth > 30
+
+
+def goes_on_elsewhere(b: SqliteBackend) -> None:
+    """Another thread appends twice, and nothing keeps it from that."""
+    done: list[int] = []
+
+    def go_on() -> None:
+        done.extend(append(b, "s", "t", 1, "after").seq for _ in range(2))
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    thread.join(WAIT_S)
+    assert len(done) == 2, "it waits, or was refused"

@@ -6,11 +6,11 @@ checkpoint of the log (about 4,000 pages, 16 MB); what is left is a prefix of th
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -60,6 +60,8 @@ from strandline.persist.group_commit import GroupCommit
 from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import GLOBAL, LINEAGE
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq, decode
+
+Result = TypeVar("Result")
 
 PAGE_ROWS: Final = 1000
 PAGE_BYTES: Final = 16 * 1024 * 1024
@@ -146,10 +148,12 @@ class SqliteBackend(Handle):
             return error
 
     def _commit_together(self, group: list[Prepared]) -> list[Outcome | BaseException]:
-        with self._transaction() as tx:
+        def decided(tx: SqliteTransaction) -> list[Outcome | BaseException]:
             if len(group) > 1:
                 tx.look_up([prepared.once_key for prepared in group if prepared.once])
-            outcomes = [_decided(tx, prepared) for prepared in group]
+            return [_decided(tx, prepared) for prepared in group]
+
+        outcomes = self._in_transaction(decided)
         for outcome in outcomes:
             if not isinstance(outcome, BaseException):
                 self._counts["conflicts" if isinstance(outcome, Conflict) else "commits"] += 1
@@ -157,8 +161,7 @@ class SqliteBackend(Handle):
 
     def append(self, stream: str, event: Event) -> int:
         self._check_usable()
-        with self._transaction() as tx:
-            append_with_seq(tx, stream, event)
+        self._in_transaction(lambda tx: append_with_seq(tx, stream, event))
         return event.seq
 
     def truncate_through(self, stream: str, n: int) -> None:
@@ -170,10 +173,10 @@ class SqliteBackend(Handle):
     def kv_delete(self, key: str) -> None:
         self.commit([], [Delete(key)])
 
-    @contextmanager
-    def _transaction(self) -> Iterator[SqliteTransaction]:
-        """BEGIN IMMEDIATE … COMMIT on the writer's connection; whatever goes wrong before COMMIT is
-        undone. What a signal keeps from being done here is done when the next one begins."""
+    def _in_transaction(self, work: Callable[[SqliteTransaction], Result]) -> Result:
+        """BEGIN IMMEDIATE … COMMIT on the writer's connection; whatever goes wrong before COMMIT is undone.
+        What a signal keeps from being done here is done when the next one begins. (So it is no context
+        manager: a signal where that ends would leave it open, and the lock taken.)"""
         with self._writing:
             self._settle()
             self._check_usable()
@@ -184,7 +187,7 @@ class SqliteBackend(Handle):
                     self._write_old_log_again()
                 self._names.begin(self._writer.data_version())
                 tx = SqliteTransaction(self._writer, self._names)
-                yield tx
+                result = work(tx)
                 tx.flush()
                 self._refuse_if_replaced()
                 reach("commit.before")
@@ -202,6 +205,7 @@ class SqliteBackend(Handle):
             self._names.version = self._writer.data_version()
             self._is_begun = False
             reach("commit.after")
+            return result
 
     def _settle(self) -> None:
         if self._failed is not None:
@@ -455,25 +459,27 @@ class SqliteBackend(Handle):
     def _sweep(self) -> None:
         """Delete what truncation points hide, in steps, so that appends go on between them; a crash leaves
         the rest."""
-        while True:
-            with self._transaction():
-                row = self._writer.execute(
-                    "SELECT id, name, truncated, swept FROM streams INDEXED BY streams_unswept"
-                    " WHERE swept < truncated LIMIT 1"
-                ).fetchone()
-                if row is None:
-                    return
-                id_, name, truncated, swept = row
-                until = min(truncated, swept + SWEEP_ROWS)
-                if name == GLOBAL:
-                    self._writer.execute("DELETE FROM pointers WHERE position <= ?", (until,))
-                else:
-                    span = ((id_ << SEQ_BITS) + swept + 1, (id_ << SEQ_BITS) + until)
-                    self._writer.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span)
-                self._writer.execute("UPDATE streams SET swept = ? WHERE id = ?", (until, id_))
+        while self._in_transaction(lambda _: self._swept_some()):
             reach("truncate.swept")
             if self._group.is_busy:  # a lock that is taken again at once leaves those who wait no chance
                 time.sleep(_TURN_S)
+
+    def _swept_some(self) -> bool:
+        row = self._writer.execute(
+            "SELECT id, name, truncated, swept FROM streams INDEXED BY streams_unswept"
+            " WHERE swept < truncated LIMIT 1"
+        ).fetchone()
+        if row is None:
+            return False
+        id_, name, truncated, swept = row
+        until = min(truncated, swept + SWEEP_ROWS)
+        if name == GLOBAL:
+            self._writer.execute("DELETE FROM pointers WHERE position <= ?", (until,))
+        else:
+            span = ((id_ << SEQ_BITS) + swept + 1, (id_ << SEQ_BITS) + until)
+            self._writer.execute("DELETE FROM events WHERE id BETWEEN ? AND ?", span)
+        self._writer.execute("UPDATE streams SET swept = ? WHERE id = ?", (until, id_))
+        return True
 
     def scrub(self, *, rewrite: bool = False) -> None:
         self._check_usable()
@@ -527,7 +533,8 @@ class SqliteBackend(Handle):
         with self._own_reader() as connection:
             connection.pragma("checksum_verification", "off")
             beside = damaged_beside(connection, stream, seq)
-        with self._transaction() as tx:
+
+        def move(tx: SqliteTransaction) -> None:
             self._writer.pragma("checksum_verification", "off")
             try:
                 decide(tx, prepare([], quarantine_writes(stream, seq, at, tx.raw(stream, seq))))
@@ -549,6 +556,8 @@ class SqliteBackend(Handle):
             finally:
                 self._writer.pragma("checksum_verification", "on")
 
+        self._in_transaction(move)
+
     def dump(self, *, raw: bool = False) -> Iterator[Record]:
         with self._own_reader() as connection:
             if raw:
@@ -560,7 +569,8 @@ class SqliteBackend(Handle):
     def load(self, records: Iterable[Record]) -> Mapping[str, int]:
         counts: dict[str, int] = {}
         source = iter(records)
-        with self._transaction():
+
+        def fill(_: SqliteTransaction) -> None:
             refuse_unless_empty(self)  # as it was committed; nobody else commits from here on
             loader = Loader(self._writer)
             while chunk := list(islice(source, SWEEP_ROWS)):
@@ -568,6 +578,8 @@ class SqliteBackend(Handle):
                     counts[record.kind] = counts.get(record.kind, 0) + 1
                 loader.take(chunk)
             self._names.clear()  # of streams that it has made the writer knows what was so before
+
+        self._in_transaction(fill)
         return counts
 
     def seal(self) -> None:
