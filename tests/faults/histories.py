@@ -18,7 +18,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import strandline.persist
-from strandline.errors import OutcomeUnknown, StoreUnavailable
+from strandline.errors import CorruptionError, OutcomeUnknown, StoreUnavailable
 from strandline.persist import (
     Conflict,
     append,
@@ -51,7 +51,7 @@ def timed(about: str, what: str, arguments: tuple[Any, ...], do: Callable[[], An
         result = do()
     except OutcomeUnknown:
         result, end = UNKNOWN, NEVER
-    except StoreUnavailable as error:
+    except (StoreUnavailable, CorruptionError) as error:
         result = f"{REFUSED} {error}"
     return Call(about, what, arguments, result, start, end or time.monotonic_ns())
 
