@@ -93,7 +93,10 @@ class GroupCommit:
             try:
                 self._hand_on(alone)
             except BaseException:
-                start_new_thread(self._hand_on, (alone,))
+                try:
+                    start_new_thread(self._hand_on, (alone,))
+                except RuntimeError:  # there can be no more threads
+                    self._hand_on(alone)
                 raise
 
     def submit_each(self, prepareds: Sequence[Prepared]) -> list[Outcome | BaseException]:
@@ -116,7 +119,10 @@ class GroupCommit:
             try:
                 self._leave(tickets)
             except BaseException:
-                start_new_thread(self._leave, (tickets,))
+                try:
+                    start_new_thread(self._leave, (tickets,))
+                except RuntimeError:  # there can be no more threads
+                    self._leave(tickets)
                 raise
             raise
         return [_outcome(ticket) for ticket in tickets]
@@ -134,7 +140,9 @@ class GroupCommit:
         try:
             outcomes = self._run([ticket.prepared for ticket in group])
             for ticket, outcome in zip(group, outcomes, strict=True):
-                if isinstance(outcome, BaseException):
+                if isinstance(outcome, Exception):
+                    ticket.error = _own_error(outcome, ticket.prepared.once)
+                elif isinstance(outcome, BaseException):
                     ticket.error = outcome
                 else:
                     ticket.outcome = outcome

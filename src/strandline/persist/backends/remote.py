@@ -165,6 +165,8 @@ class RemoteBackend(IoBackend):
             answer = self._exchange("persist/commit", body, self._timeout_s, prepared.once, is_write=True)
         except UnavailableError as error:
             raise OutcomeUnknown(error.message, once=prepared.once) from error
+        if isinstance(answer, _Doubtful):
+            raise OutcomeUnknown("the answer was lost again and again", once=prepared.once)
         return list(answer) if isinstance(answer, Repeated) else answer
 
     # The basic writes are checked here, before anything is sent

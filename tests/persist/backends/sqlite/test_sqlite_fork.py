@@ -2,13 +2,16 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
-from strandline.persist import last_seq, open_store, verify
+from strandline.errors import UsageError
+from strandline.persist import append, last_seq, open_store, verify
+from strandline.persist.backend import Record
 
 # `go` and `done` are pipes: the parent closes while the child has its store open.
 _HEAD = """
@@ -133,10 +136,7 @@ def test_a_store_that_was_read_when_the_fork_came_is_refused_in_the_child(path: 
         """
         from strandline.persist.backends.sqlite import fork
 
-        class AtWork:
-            filename = path
-
-        fork._left.append(AtWork())  # as a connection that another thread was at work with
+        fork._left.append(os.path.realpath(path))  # as if another thread had been at work with it
         try:
             open_store(path)
         except ValueError as error:
@@ -146,3 +146,85 @@ def test_a_store_that_was_read_when_the_fork_came_is_refused_in_the_child(path: 
 
     assert "usage" in done.stdout, (done.stdout, done.stderr)
     assert "spawn" in done.stdout
+
+
+def test_a_fork_in_the_middle_of_a_transaction_leaves_it_to_the_parent(path: Path) -> None:  # P-BKD-9
+    done = run(
+        path,
+        """
+        from contextlib import closing
+        from strandline.persist import append_batch, verify
+
+        for _ in range(30):  # more than the cache holds: some of it is in the log before it is committed
+            append_batch(b, "s", [("t", 1, "x" * 2000)] * 1000)
+
+        def records():
+            for number, record in enumerate(b.dump()):
+                if number == 25_000 and (child := os.fork()) == 0:
+                    try:
+                        open_store(path + ".copy")
+                    except ValueError as error:
+                        os._exit(7 if "spawn" in error.hint else 8)
+                    os._exit(9)
+                if number == 25_000:
+                    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                yield record
+
+        with closing(open_store(path + ".copy")) as copy:
+            copy.load(records())
+        with closing(open_store(path + ".copy")) as copy:
+            print(last_seq(copy, "s"), verify(copy))
+        """,
+    )
+
+    assert (done.stderr, done.stdout) == ("", "7\n30001 []\n")
+
+
+def test_a_commit_in_the_middle_of_another_of_the_same_thread_is_refused(path: Path) -> None:  # P-BKD-9
+    with closing(open_store(path)) as b, closing(open_store(path.with_name("copy.db"))) as copy:
+        append(b, "s", "t", 1, 1)
+
+        def records() -> Iterator[Record]:
+            for number, record in enumerate(b.dump()):  # type: ignore[attr-defined]  # a local store has it
+                if number == 2:
+                    append(copy, "meanwhile", "t", 1, 1)
+                yield record
+
+        with pytest.raises(UsageError, match="in the middle of another"):
+            copy.load(records())  # type: ignore[attr-defined]  # a local store has it
+
+        assert copy.streams() == []
+        assert append(copy, "after", "t", 1, 1).seq == 1
+        assert verify(copy) == []
+
+
+def test_a_fork_beside_a_restore_waits_for_it_and_holds_nobody_up(path: Path) -> None:  # P-API-5, P-OPS-2
+    done = run(
+        path,
+        """
+        import time
+        from strandline.persist import append_batch, restore, backup
+
+        append_batch(b, "s", [("t", 1, n) for n in range(5000)])
+        backup(b, path + ".backup")
+        restored = []
+
+        def work():
+            for number in range(5):
+                into = open_store(f"{path}.{number}")
+                restore(into, path + ".backup")
+                restored.append(last_seq(into, "s"))
+                into.close()
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        while worker.is_alive():
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            append(b, "others", "t", 1, 1)
+        print(restored)
+        """,
+    )
+
+    assert (done.stderr, done.stdout) == ("", f"{[5001] * 5}\n")

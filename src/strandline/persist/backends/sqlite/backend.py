@@ -36,10 +36,12 @@ from strandline.persist.backend import (
     Truncate,
     Write,
 )
+from strandline.persist.backends.sqlite.file import damaged_file
 from strandline.persist.backends.sqlite.handle import Handle
 from strandline.persist.backends.sqlite.read import (
     DAMAGED_PAGE,
     RUNS,
+    UNDECODABLE,
     UNREADABLE,
     global_rows,
     is_damage,
@@ -91,6 +93,7 @@ class SqliteBackend(Handle):
             busy_timeout_s=busy_timeout_s,
         )
         self._group = GroupCommit(self._commit_group)
+        self._is_inside = False  # somebody is at work in a transaction
         self._is_begun = False  # a transaction, neither committed nor undone yet
         self._failed: apsw.Error | None = None  # a COMMIT that was not judged yet
         self._names = Names()  # the writer's: holds what is not committed yet
@@ -144,7 +147,7 @@ class SqliteBackend(Handle):
     def _commit_alone(self, prepared: Prepared) -> Outcome | BaseException:
         try:
             return self._commit_together([prepared])[0]
-        except StrandlineError as error:
+        except Exception as error:  # noqa: BLE001  # the others have theirs
             return error
 
     def _commit_together(self, group: list[Prepared]) -> list[Outcome | BaseException]:
@@ -153,7 +156,10 @@ class SqliteBackend(Handle):
                 tx.look_up([prepared.once_key for prepared in group if prepared.once])
             return [_decided(tx, prepared) for prepared in group]
 
-        outcomes = self._in_transaction(decided)
+        try:
+            outcomes = self._in_transaction(decided)
+        except UNDECODABLE as error:
+            raise damaged_file(self._path, error) from error
         for outcome in outcomes:
             if not isinstance(outcome, BaseException):
                 self._counts["conflicts" if isinstance(outcome, Conflict) else "commits"] += 1
@@ -178,43 +184,60 @@ class SqliteBackend(Handle):
         What a signal keeps from being done here is done when the next one begins. (So it is no context
         manager: a signal where that ends would leave it open, and the lock taken.)"""
         with self._writing:
-            self._settle()
-            self._check_usable()
-            self._is_begun = True
+            if self._is_inside:
+                raise UsageError(
+                    "a commit in the middle of another one of the same thread",
+                    hint="commit what a signal handler, or who yields records, has to say after it",
+                )
+            self._is_inside = True
             try:
-                self._writer.execute("BEGIN IMMEDIATE")
-                if self._has_old_log:
-                    self._write_old_log_again()
-                self._names.begin(self._writer.data_version())
-                tx = SqliteTransaction(self._writer, self._names)
-                result = work(tx)
-                tx.flush()
-                self._refuse_if_replaced()
-                reach("commit.before")
-            except BaseException as error:
-                self._undo()
-                if isinstance(error, UNREADABLE):
-                    raise self._unavailable(error) from error
-                raise
-            try:
-                self._writer.execute("COMMIT")
-            except apsw.Error as error:
-                self._failed = error  # before anything is called: there Python would look at a signal
-                self._undo()
-                raise self._judged() from error
-            self._names.version = self._writer.data_version()
-            self._is_begun = False
-            reach("commit.after")
-            return result
+                return self._committed(work)
+            finally:
+                self._is_inside = False
+
+    def _committed(self, work: Callable[[SqliteTransaction], Result]) -> Result:
+        self._settle()
+        self._check_usable()
+        self._is_begun = True
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            if self._has_old_log:
+                self._write_old_log_again()
+            self._names.begin(self._writer.data_version())
+            tx = SqliteTransaction(self._writer, self._names)
+            result = work(tx)
+            tx.flush()
+            self._check_usable()  # it may have been forked
+            self._refuse_if_replaced()
+            reach("commit.before")
+        except BaseException as error:
+            self._undo()
+            if isinstance(error, apsw.Error):
+                raise self._unavailable(error) from error
+            raise
+        try:
+            self._writer.execute("COMMIT")
+        except apsw.Error as error:
+            self._failed = error  # before anything is called: there Python would look at a signal
+            self._undo()
+            raise self._judged() from error
+        self._names.version = self._writer.data_version()
+        self._is_begun = False
+        reach("commit.after")
+        return result
 
     def _settle(self) -> None:
         if self._failed is not None:
             self._judged()
-        if self._is_begun:
+        if self._is_begun and not self._is_inherited:
             self._undo()
+            with suppress(apsw.ConnectionClosedError):
+                self._writer.pragma("checksum_verification", "on")  # a quarantine has it off
 
     def _undo(self) -> None:
         self._names.clear()
+        if self._is_inherited:
+            return
         with suppress(apsw.Error):  # the transaction may be gone already: then there is nothing to undo
             self._writer.execute("ROLLBACK")
         self._is_begun = False
@@ -282,7 +305,7 @@ class SqliteBackend(Handle):
             try:
                 rows = page_rows(connection, id_, first, last, most, type, start, end)
                 return iter(self._events(connection, stream, rows))
-            except apsw.Error as error:
+            except UNREADABLE as error:
                 if is_damage(error):
                     raise located(connection, stream, id_ << SEQ_BITS, first, last) from error
                 raise
@@ -587,6 +610,8 @@ class SqliteBackend(Handle):
         if self._options["read_only"]:
             raise UsageError("the store is open for reading only", hint="open it without read_only")
         with self._writing:
+            self._settle()
+            self._check_usable()
             self._close_readers()
             try:
                 self._writer.pragma("journal_mode", "delete")

@@ -22,7 +22,7 @@ from strandline.errors import (
     UnsupportedFormat,
     UsageError,
 )
-from strandline.persist.backends.sqlite.fork import refuse_if_left, watch
+from strandline.persist.backends.sqlite.fork import settle, watch
 from strandline.persist.backends.sqlite.read import is_damage
 
 APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a store
@@ -45,7 +45,7 @@ def open_file(
 ) -> apsw.Connection:
     """A connection to the store at `path`, made and brought to the present format if need be."""
     refuse_affected_library(apsw.sqlite_lib_version())
-    refuse_if_left(path)
+    settle(path)
     connection: apsw.Connection | None = None
     creates = create and not read_only
     options = {"synchronous": synchronous, "busy_timeout_s": busy_timeout_s, "read_only": read_only}
@@ -226,6 +226,8 @@ def refuse_affected_library(version: str) -> None:
 def _load_checksums() -> None:
     """Register the checksumming VFS once; it makes itself the default, which other users of SQLite did not
     ask for."""
+    if _VFS in apsw.vfs_names():
+        return
     with _loading:
         names = apsw.vfs_names()
         if _VFS not in names:

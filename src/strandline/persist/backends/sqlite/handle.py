@@ -95,6 +95,8 @@ class Handle:
             self._give_back(connection, is_read=is_read)
 
     def _give_back(self, connection: apsw.Connection, *, is_read: bool) -> None:
+        if self._is_inherited:
+            return
         if not is_read:
             # Who keeps the error keeps the cursor, and with it an instant of the store: the next reader would
             # be shown that.
@@ -114,7 +116,8 @@ class Handle:
         except apsw.Error as error:
             raise self._unavailable(error) from error
         finally:
-            connection.close()
+            if not self._is_inherited:
+                connection.close()
 
     def _connect(self) -> apsw.Connection:
         try:
@@ -204,6 +207,8 @@ class Handle:
 
     def close(self) -> None:
         self._is_closed = True
+        if self._is_inherited:
+            return
         with self._writing:
             self._close_readers()
             self._writer.close()
@@ -213,10 +218,15 @@ class Handle:
             while True:
                 self._idle.pop().close()
 
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this is a child of the process that opened it, which leaves all of it alone (fork.py)."""
+        return os.getpid() != self._pid
+
     def _check_usable(self) -> None:
         if self._is_closed:
             raise UsageError("the store is closed", hint="open it again")
-        if os.getpid() != self._pid:
+        if self._is_inherited:
             raise UsageError("the store was opened by a parent process", hint="open it anew after a fork")
         if self._poisoned:
             raise StoreUnavailable(

@@ -16,9 +16,10 @@ SCAN_ROWS: Final = 20_000
 FEW_MATCHES: Final = 2000
 
 DAMAGED_PAGE: Final = "the page that holds it does not match its checksum"
-UNREADABLE: Final = (apsw.Error, orjson.JSONDecodeError)
+UNDECODABLE: Final = (orjson.JSONDecodeError, UnicodeDecodeError)
+UNREADABLE: Final = (apsw.Error, *UNDECODABLE)
 # Rows that cannot stand beside each other are none that were written so: our own names are looked up first.
-_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, orjson.JSONDecodeError)
+_DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, *UNDECODABLE)
 _ON_THE_WAY: Final = "a page on the way to it does not match its checksum"
 _LOOKED_AT: Final = 1000
 
@@ -192,7 +193,7 @@ def located_globally(connection: apsw.Connection, first: int) -> EventCorrupt:
             for id_ in range(last - position + before + 1, last + min(0, until - 1 - position) + 1):
                 if not _is_readable(connection, "SELECT data FROM events WHERE id = ?", id_):
                     return EventCorrupt(stream, id_ & SEQ_MASK, DAMAGED_PAGE)
-    except apsw.Error as error:
+    except UNREADABLE as error:
         if not is_damage(error):
             raise
     return found
@@ -200,8 +201,10 @@ def located_globally(connection: apsw.Connection, first: int) -> EventCorrupt:
 
 def _is_readable(connection: apsw.Connection, query: str, number: int) -> bool:
     try:
-        connection.execute(query, (number,)).fetchall()
-    except apsw.Error as error:
+        for first, *_ in connection.execute(query, (number,)):
+            if isinstance(first, str):  # an event's data
+                orjson.loads(first)
+    except UNREADABLE as error:
         if not is_damage(error):
             raise
         return False
