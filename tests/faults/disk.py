@@ -268,19 +268,23 @@ class Platter:
     of `image`.
     """
 
-    def __init__(self, image: Image | None = None, *, durable: Image | None = None) -> None:
-        """Where less than the image is durable, the rest is in the cache, which a sync that failed has called
-        clean: no other sync brings it to the disk."""
+    def __init__(self, image: Image | None = None) -> None:
         files = image or {}
-        certain = files if durable is None else durable
-        self.durable = {number: certain.get(name, b"") for number, name in enumerate(files)}
+        self.durable = dict(enumerate(files.values()))
         self.cached: dict[int, list[Op]] = {number: [] for number in self.durable}
         self.now = {name: number for number, name in enumerate(files)}
-        self.names = {name: number for name, number in self.now.items() if name in certain}
-        self.names_cached: list[tuple[str, int | None]] = [
-            (name, number) for name, number in self.now.items() if name not in certain
-        ]
+        self.names = dict(self.now)
+        self.names_cached: list[tuple[str, int | None]] = []
         self.acked = self.settled = 0
+
+    def left_behind(self) -> "Platter":
+        """The same for who comes after the program died. What is not durable is in the cache, and a sync that
+        failed has called it clean: no other sync brings it to the disk. Names are as they were."""
+        left = Platter({name: self.durable[number] for name, number in self.now.items()})
+        certain = {name for name, number in self.now.items() if self.names.get(name) == number}
+        left.names = {name: number for name, number in left.now.items() if name in certain}
+        left.names_cached = [(name, number) for name, number in left.now.items() if name not in certain]
+        return left
 
     def take(self, op: Op) -> None:
         if op.what in ("ack", "settled"):

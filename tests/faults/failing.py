@@ -30,6 +30,18 @@ from tests.faults.workloads import (
 )
 
 NEVER: Final = 10**9
+KINDS: Final = {  # of faults, each as the page tells of it
+    "eio": "writes that failed",
+    "full": "writes to a full disk",
+    "short": "writes that took half",
+    "sync": "syncs that failed",
+    "read": "reads that failed",
+    "open": "files that could not be made",
+    "cut": "files that could not be cut",
+    "delete": "files that could not be deleted",
+    "grow": "shared memory that could not grow",
+    "dead": "disks that died",
+}
 
 
 @dataclass
@@ -82,14 +94,20 @@ def probed(bench: Bench) -> str:
 
 
 def images(trace: list[Op], chance: Random) -> dict[str, Image]:
-    """The program dies, or the power goes too. Who only dies loses nothing that was written, not even what a
-    failed sync could not bring to the disk."""
+    """The program dies, or the power goes too."""
+    platter, killed = after(trace)
+    return {"killed": killed, "lost": platter.lost(), "torn": platter.torn(chance)}
+
+
+def after(trace: list[Op]) -> tuple[Platter, Image]:
+    """What the disk has, and what is there if only the program dies: that loses nothing that was written, not
+    even what a failed sync could not bring to the disk."""
     platter, survivor = Platter(), Platter()
     for op in trace:
         platter.take(op)
         if op.what != "lost":
             survivor.take(op)
-    return {"killed": survivor.kept(), "lost": platter.lost(), "torn": platter.torn(chance)}
+    return platter, survivor.kept()
 
 
 def fault_in(image: Image, folder: Path, course: Course, ending: Ending) -> str | None:
@@ -169,15 +187,15 @@ def meet_conflict(b: SqliteBackend) -> None:
 def _revived(
     disk: Disk, ending: Ending, folder: Path, course: Course, call: Callable[[SqliteBackend], None] | None
 ) -> str | None:
-    left = images(ending.trace[: ending.at_error], Random(0))
-    lay_out(left["killed"], folder)
-    platter, trace, told, after = Platter(left["killed"], durable=left["lost"]), disk.watch(), NEVER, course
+    before, killed = after(ending.trace[: ending.at_error])
+    lay_out(killed, folder)
+    platter, trace, told, found = before.left_behind(), disk.watch(), NEVER, course
     try:
         with closing(SqliteBackend(folder / "store.db", busy_timeout_s=1)) as b:
             if call is not None:
                 seen = seen_in(b)
                 call(b)
-                told, after = len(trace), Course([seen], [0])  # what was found is what the answer rests on
+                told, found = len(trace), Course([seen], [0])  # what was found is what the answer rests on
     except StrandlineError:
         pass  # it is told, and was told by the other images
     finally:
@@ -191,7 +209,7 @@ def _revived(
             judged.add(mark)
             probe = "acknowledged" if is_told and call is commit_probe else "unknown"
             known = replace(ending, error=None, probe=probe, acked=0 if is_told else ending.acked)
-            if wrong := fault_in(image, folder, after if is_told else course, known):
+            if wrong := fault_in(image, folder, found if is_told else course, known):
                 return f"killed, opened again, and without power at op {place}: {wrong}"
     return None
 
@@ -222,7 +240,7 @@ def main(*, stride: int = 1, kinds: list[str] | None = None, workloads: list[str
                         continue
                     fault = Fault(kind, nth, stays)
                     ending = run(disk, fresh(place / "run"), workload, fault, checkpoints=checkpoints)
-                    count.add(f"{kind}{' that stays' if stays else ''}")
+                    count.add(f"{KINDS[kind]}{' from then on' if stays else ''}")
                     count.add(told(ending, fault))
                     if kind == "sync":
                         count.add("killed, opened again, then without power")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from strandline.persist.backends.sqlite import SqliteBackend
+from tests.faults import failing
 from tests.faults.count import in_another_process
 
 NEVER = 10**9
@@ -90,10 +91,12 @@ def test_what_is_committed_after_a_failed_sync_and_a_kill_survives_a_power_cut()
 
 
 def test_a_file_that_cannot_be_made_cut_removed_or_shared_is_told_or_got_over() -> None:  # P-REC-9, P-API-4
-    count = in_another_process("failing", kinds=["open", "cut", "delete", "grow"], stride=4)
+    kinds = ["open", "cut", "delete", "grow"]
+
+    count = in_another_process("failing", kinds=kinds, stride=4)
 
     assert count.broken == []
-    assert all(count.tried[kind] > 5 for kind in ("open", "cut", "delete", "grow"))
+    assert all(count.tried[failing.KINDS[kind]] > 5 for kind in kinds)
 
 
 def test_a_disk_that_fails_while_a_log_is_written_again_is_told_and_nothing_pretends() -> None:  # P-REC-9
