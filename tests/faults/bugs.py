@@ -65,9 +65,9 @@ BUGS: Final = (
     Bug(
         "a commit that is shared is not synced",
         SQLITE,
-        "        outcomes = self._in_transaction(decided)\n",
-        '        self._writer.pragma("synchronous", "NORMAL" if len(group) > 1 else "FULL")\n'
-        "        outcomes = self._in_transaction(decided)\n",
+        "            outcomes = self._in_transaction(decided)\n",
+        '            self._writer.pragma("synchronous", "NORMAL" if len(group) > 1 else "FULL")\n'
+        "            outcomes = self._in_transaction(decided)\n",
         "tests/faults/test_disk.py -k commit_that_is_shared",
     ),
     Bug(
@@ -242,7 +242,7 @@ BUGS: Final = (
         "a file that was replaced is written on",
         SQLITE,
         '            self._refuse_if_replaced()\n            reach("commit.before")',
-        '                reach("commit.before")',
+        '            reach("commit.before")',
         "tests/persist/backends/sqlite/test_sqlite_edges.py -k no_longer_there",
         says="DID NOT RAISE StoreUnavailable",
     ),
@@ -516,8 +516,8 @@ BUGS: Final = (
     Bug(
         "what an interrupted undoing leaves stays",
         SQLITE,
-        "            self._settle()\n",
-        "",
+        "        self._settle()\n        self._check_usable()\n        self._is_begun",
+        "        self._check_usable()\n        self._is_begun",
         "tests/persist/backends/sqlite/test_sqlite_interrupted.py -k undone_by_the_next",
     ),
 )
