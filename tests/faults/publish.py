@@ -225,7 +225,7 @@ TOTALS: Final = {  # of which faults, and which of their counts
     "bytes flipped": (("flips", "log-flips"), r"bytes flipped"),
     "processes killed": (("kills", "stalls", "gap"), r".*killed"),
     "processes stopped": (("stalls",), r"stopped"),
-    "lines cut": (("cuts",), r"(answers|requests).* cut"),
+    "lines cut": (("cuts",), r"(answers|requests).* cut.*|answers cut.*|without a key.*"),
     "emptied streams, restarted, rewritten, restored or moved": (("marks",), r"cells"),
     "calls that raced, their order judged": (("orders",), r"calls"),
     "events that two readers followed": (("gap",), r"events"),
