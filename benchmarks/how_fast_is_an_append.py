@@ -52,7 +52,7 @@ def ask_sqlite(bench: Bench) -> None:
 
 
 def ask_postgres(bench: Bench, url: str) -> None:
-    count = bench.scaled(200)
+    count = bench.scaled(600)
     with (
         closing(open_store(url, schema="append_full")) as full,
         closing(open_store(url, schema="append_plain")) as plain,
