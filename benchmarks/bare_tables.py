@@ -8,9 +8,9 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.dataset import Dataset
-from strandline.lake.schema import properties
-from strandline.lake.settings import CATALOG
+from strandline.config.lake_settings import CATALOG
+from strandline.lake.jobs.table_schema import properties
+from strandline.rows.dataset import Dataset
 
 COLUMNS: Final = "ts string, level string, message string, n bigint"
 SOURCE: Final = "web-1"

@@ -20,14 +20,14 @@ import strandline
 from benchmarks.bare_tables import SOURCE
 from benchmarks.frame import NODE_SETTINGS
 from benchmarks.log_rows import arrow_rows
-from strandline.dataset import Dataset
-from strandline.node import Node
-from strandline.pipeline.config import FILE_NAME
-from strandline.ranges import Range
-from strandline.server.tokens import new_token
-from strandline.sinks.forward import ACKS
+from strandline.base.ranges import Range
+from strandline.config.config import FILE_NAME
+from strandline.node.node import Node
+from strandline.rows.dataset import Dataset
+from strandline.rows.unit import INGEST, MIME, Unit, unit_headers
+from strandline.server.bearer_tokens import new_token
+from strandline.sinks.forward.forward_sink import ACKS
 from strandline.sinks.ndjson import ndjson_lines
-from strandline.unit import INGEST, MIME, Unit, unit_headers
 
 BATCH: Final = 10_000
 _RECEIVER_SETTINGS: Final = """\

@@ -10,7 +10,7 @@ from benchmarks.bare_tables import SOURCE
 from benchmarks.frame import Bench, Case, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import arrow_rows
-from strandline.node import Node
+from strandline.node.node import Node
 
 QUESTION = "Does a flush slow down?"
 AGES: Final = (100, 500, 1_000)

@@ -28,8 +28,8 @@ import strandline
 from benchmarks.report import Report, Row, Spread, Table, publish, rich_table, surroundings
 from strandline.conformance.scratch_postgres import ScratchPostgres
 from strandline.errors import UnavailableError
-from strandline.lake.spark import stop_spark
-from strandline.node import Node
+from strandline.lake.spark.session import stop_spark
+from strandline.node.node import Node
 
 ROUNDS: Final = 7
 QUICK_ROUNDS: Final = 3

@@ -13,8 +13,8 @@ from benchmarks.bare_tables import COLUMNS, SOURCE
 from benchmarks.frame import Bench, Case, Measure, main
 from benchmarks.log_rows import write_jsonl
 from benchmarks.processes import tree_cpu_s
-from strandline.node import Node
-from strandline.rowfiles import read_rows
+from strandline.node.node import Node
+from strandline.rows.row_files import read_rows
 
 QUESTION = "How fast are rows end to end?"
 ROWS: Final = 1_000_000

@@ -9,9 +9,9 @@ from typing import Final
 from benchmarks.delivering import Line, Receiver, Request, addressed, made_ready, receiving
 from benchmarks.frame import Bench, Case, Contender, Measure, main, percentile
 from benchmarks.log_rows import rows as log_rows
-from strandline.dataset import Dataset
-from strandline.rows import accept
-from strandline.unit import Unit
+from strandline.rows.dataset import Dataset
+from strandline.rows.unit import Unit
+from strandline.rows.validate import accept
 
 QUESTION = "How fast does a receiver accept?"
 CLIENTS: Final = 16

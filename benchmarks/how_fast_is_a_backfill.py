@@ -10,13 +10,13 @@ from benchmarks.bare_tables import SOURCE, append_bare, made_table
 from benchmarks.frame import Bench, Case, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import arrow_rows
-from strandline.backfill.files import Files
-from strandline.backfill.provider import Window
 from strandline.backfill.run import Order, run
-from strandline.dataset import Dataset, Identity
-from strandline.node import Node
-from strandline.objects import open_objects
-from strandline.pipeline.registry import declared
+from strandline.node.node import Node
+from strandline.rows.dataset import Dataset, Identity
+from strandline.sources.files import Files
+from strandline.sources.provider import Window
+from strandline.state.dataset_versions import declared
+from strandline.storage.objects import open_objects
 
 QUESTION = "How fast is a backfill?"
 ROWS: Final = 1_000_000

@@ -12,7 +12,7 @@ from benchmarks.bare_tables import SOURCE
 from benchmarks.delivering import delivered, land, rewound, with_sinks
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_fast_is_a_flush import timed
-from strandline.node import Node
+from strandline.node.node import Node
 
 QUESTION = "How fast is a blob?"
 ROWS: Final = 1_000_000

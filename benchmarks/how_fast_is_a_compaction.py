@@ -13,15 +13,15 @@ from benchmarks.bare_tables import SOURCE
 from benchmarks.frame import Bench, Case, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import arrow_rows
-from strandline.dataset import Dataset
-from strandline.keeping.compaction import FULL
-from strandline.keeping.front import Keeping
-from strandline.keeping.maintain import Asked, Maintained
-from strandline.keeping.merge import Compacted
-from strandline.lake.schema import SEQ, table_name
-from strandline.lake.settings import CATALOG
-from strandline.node import Node
-from strandline.pipeline.registry import declared
+from strandline.config.lake_settings import CATALOG
+from strandline.lake.jobs.table_schema import SEQ, table_name
+from strandline.maintenance.api import Keeping
+from strandline.maintenance.compaction.files_to_merge import FULL
+from strandline.maintenance.compaction.merge import Compacted
+from strandline.maintenance.table_upkeep import Asked, Maintained
+from strandline.node.node import Node
+from strandline.rows.dataset import Dataset
+from strandline.state.dataset_versions import declared
 
 QUESTION = "How fast is a compaction?"
 FILES: Final = 1_000

@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from benchmarks.bare_tables import SOURCE, append_bare, made_table
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.log_rows import arrow_rows
-from strandline.lake.schema import AT, FLUSH, SEQ, create_statement, own_columns
-from strandline.lake.settings import CATALOG
-from strandline.lake.stamp import stamped
-from strandline.node import Node
+from strandline.config.lake_settings import CATALOG
+from strandline.lake.jobs.stamp import stamped
+from strandline.lake.jobs.table_schema import AT, FLUSH, SEQ, create_statement, own_columns
+from strandline.node.node import Node
 
 QUESTION = "How fast is a flush?"
 MANY: Final = 1_000_000

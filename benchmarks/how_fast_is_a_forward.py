@@ -23,8 +23,8 @@ from benchmarks.delivering import (
 from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import write_jsonl
-from strandline.node import Node
-from strandline.unit import Unit
+from strandline.node.node import Node
+from strandline.rows.unit import Unit
 
 QUESTION = "How fast is a forward?"
 UNITS: Final = {1_000: 500, 100: 1_000}  # rows of a request, requests of a round

@@ -9,10 +9,10 @@ from benchmarks.bare_tables import SOURCE
 from benchmarks.frame import Bench, Case, Contender, Measure, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import MESSAGE, arrow_rows
-from strandline.lake.metrics import ScanMeter
-from strandline.lake.reader import Piece
-from strandline.node import Node
-from strandline.ranges import Range
+from strandline.base.ranges import Range
+from strandline.lake.jobs.scan import Piece
+from strandline.lake.spark.scan_meter import ScanMeter
+from strandline.node.node import Node
 
 QUESTION = "How much does a read open?"
 OLD: Final = (10_000, 5_000_000)

@@ -10,7 +10,7 @@ from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.how_much_does_a_read_open import NEW, OLD, old_rows
 from benchmarks.log_rows import arrow_rows
 from strandline.delivery.result import SyncResult
-from strandline.node import Node
+from strandline.node.node import Node
 
 QUESTION = "How much does a tick open?"
 _NOTE: Final = f"""\

@@ -10,7 +10,7 @@ from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import rows as log_rows
 from strandline.delivery.result import SyncResult
-from strandline.node import Node
+from strandline.node.node import Node
 
 QUESTION = "How much does an idle tick cost?"
 STRANDS: Final = 1_000

@@ -16,7 +16,7 @@ from benchmarks.how_do_threads_share import THREADS, together
 from benchmarks.light_load import keep_busy
 from benchmarks.payload import TYPE, feed, feed_batch, key, payloads
 from strandline.persist import Append, AtomicBackend, ExpectSeq, open_store
-from strandline.persist.prepare import prepare
+from strandline.persist.core.prepare import prepare
 from strandline.persist.wire import PATH, commit_body
 
 QUESTION = "How much does HTTP cost?"

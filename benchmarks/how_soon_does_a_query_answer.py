@@ -14,7 +14,7 @@ from benchmarks.bare_tables import SOURCE
 from benchmarks.frame import NODE_SETTINGS, Bench, Case, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import arrow_rows
-from strandline.pipeline.config import FILE_NAME
+from strandline.config.config import FILE_NAME
 
 QUESTION = "How soon does a query answer?"
 ROWS: Final = 100_000

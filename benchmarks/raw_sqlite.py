@@ -14,10 +14,10 @@ import apsw
 import orjson
 
 from benchmarks.payload import STREAM, TYPE, key
-from strandline.failpoint import reach
+from strandline.base.failpoint import reach
 from strandline.persist.backends.sqlite.file import open_file
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS
-from strandline.persist.block import event_crc, key_crc, run_sum
+from strandline.persist.core.block import event_crc, key_crc, run_sum
 
 _SCHEMA = """
 CREATE TABLE events (position INTEGER PRIMARY KEY, stream TEXT NOT NULL, seq INTEGER NOT NULL,

@@ -68,7 +68,7 @@ def flush(home: Path, laps: Laps) -> None:
     import strandline
     from benchmarks.log_rows import arrow_rows
     from benchmarks.steps import noted
-    from strandline.lake.spark import stop_spark
+    from strandline.lake.spark.session import stop_spark
 
     given = arrow_rows(ROWS)
     with strandline.open(home) as node:
@@ -93,7 +93,7 @@ def spark(home: Path, laps: Laps) -> None:
     import strandline
     from benchmarks.bare_tables import append_bare, made_table
     from benchmarks.log_rows import arrow_rows
-    from strandline.lake.spark import stop_spark
+    from strandline.lake.spark.session import stop_spark
 
     given = arrow_rows(ROWS)
     with strandline.open(home) as node:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from strandline import failpoint
+from strandline.base import failpoint
 
 
 @dataclass(slots=True)

@@ -25,14 +25,14 @@ from strandline.persist.backend import Commit
 from strandline.persist.backends.sqlite import SqliteBackend
 from strandline.persist.backends.sqlite.file import connect, open_file
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS
-from strandline.persist.block import event_crc
+from strandline.persist.core.block import event_crc
+from strandline.persist.core.group_commit import GroupCommit
+from strandline.persist.core.prepare import prepare
 from strandline.persist.durable import commit_of
 from strandline.persist.event import make_event
-from strandline.persist.group_commit import GroupCommit
-from strandline.persist.prepare import prepare
 from strandline.persist.value import are_plain
 from strandline.persist.wire import commit_body
-from strandline.server.requests import read_request
+from strandline.server.event_store.requests import read_request
 
 QUESTION = "Where does an append go?"
 BATCH = 1000

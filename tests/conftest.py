@@ -29,7 +29,7 @@ from strandline.errors import StrandlineError
 from strandline.persist import open_store
 from strandline.persist.backend import AtomicBackend, Outcome
 from strandline.persist.backends.sqlite import SqliteBackend
-from strandline.persist.prepare import Prepared
+from strandline.persist.core.prepare import Prepared
 
 # A shell that runs the tests in the background has them ignore SIGINT, and every child would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

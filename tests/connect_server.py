@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import start_spark, stop_spark
+from strandline.config.lake_settings import LakeSettings, SparkSettings
+from strandline.lake.spark.session import start_spark, stop_spark
 
 
 def main(folder: Path, port: str) -> None:

@@ -21,9 +21,9 @@ from zlib import crc32
 
 import pytest
 
-from strandline.lake.connect import CONNECT_MODE, new_session, open_session
-from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import end_idle_sessions, is_connect, start_spark, stop_spark
+from strandline.config.lake_settings import LakeSettings, SparkSettings
+from strandline.lake.spark.connect import CONNECT_MODE, new_session, open_session
+from strandline.lake.spark.session import end_idle_sessions, is_connect, start_spark, stop_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.dataset import (
+from strandline.errors import UsageError
+from strandline.rows.dataset import (
     Column,
     Dataset,
     SchemaBreaking,
@@ -29,7 +30,6 @@ from strandline.dataset import (
     widened,
     wider,
 )
-from strandline.errors import UsageError
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -212,6 +212,6 @@ def test_a_dataset_has_a_plain_name(name: Any) -> None:
 
 
 def test_datasets_need_no_arrow() -> None:  # names and types are used where nothing is read or written
-    code = "import strandline.dataset, sys; sys.exit('pyarrow' in sys.modules)"
+    code = "import strandline.rows.dataset, sys; sys.exit('pyarrow' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

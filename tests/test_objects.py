@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import NotFoundError, UnavailableError, UsageError
-from strandline.objects import PART_BYTES, STAGED, FolderObjects, MemoryObjects, Objects, open_objects
+from strandline.storage.objects import PART_BYTES, STAGED, FolderObjects, MemoryObjects, Objects, open_objects
 from tests.content.places import (
     Place,
     durable_place,
@@ -238,7 +238,7 @@ def test_each_kind_of_url_is_opened(tmp_path: Path) -> None:
 def test_without_obstore_a_bucket_says_what_to_install_and_a_folder_works(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['obstore'] = None\n"
-        "from strandline.objects import open_objects\n"
+        "from strandline.storage.objects import open_objects\n"
         f"open_objects({str(tmp_path)!r}).create('a', b'x')\n"
         "try: open_objects('s3://bucket')\n"
         "except ValueError as error: print(error.hint)\n"
@@ -287,7 +287,7 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "from strandline.errors import UnavailableError\n"
-        "from strandline.objects import open_objects\n"
+        "from strandline.storage.objects import open_objects\n"
         f"objects = open_objects({str(tmp_path)!r})\n"
         "try: objects.create('a', b'x' * 1001)\n"
         "except UnavailableError as error: print(error.kind)\n"
@@ -317,7 +317,7 @@ def test_a_put_killed_at_any_step_leaves_a_whole_object_or_none(  # P-REC-9, L-B
     tmp_path: Path, step: str, verb: str
 ) -> None:
     code = (
-        "from strandline.objects import open_objects\n"
+        "from strandline.storage.objects import open_objects\n"
         f"open_objects({str(tmp_path)!r}).{verb}('a/b', (b'x' * 70_000 for _ in range(10)))\n"
     )
 
@@ -342,7 +342,7 @@ def test_a_large_put_to_a_bucket_killed_at_any_step_leaves_a_whole_object_or_non
 ) -> None:
     place = place_of("s3")
     code = (
-        "from strandline.objects import open_objects\n"
+        "from strandline.storage.objects import open_objects\n"
         f"open_objects({place.url!r}, **{place.options!r}).create('a', bytes({LARGE}))\n"
     )
 

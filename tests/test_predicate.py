@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.config_file import ConfigError
-from strandline.predicate import why_unsteady
+from strandline.base.predicate import why_unsteady
+from strandline.config.config import FILE_NAME, load_config
+from strandline.config.toml_file import ConfigError
 
 UNSTEADY = {
     "rand() < 0.5": "rand()",

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.base.ranges import Range, RangeSet
 from strandline.errors import UsageError
-from strandline.ranges import Range, RangeSet
 
 ranges = st.builds(lambda lo, n: Range(lo, lo + n), st.integers(0, 40), st.integers(0, 12))
 

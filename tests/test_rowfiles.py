@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline import rowfiles
-from strandline.dataset import Column, Dataset
 from strandline.errors import NotFoundError
-from strandline.rowfiles import CHUNK_BYTES, CHUNK_ROWS, BadFile, parse_lines, parse_row, read_rows
-from strandline.rows import accept
+from strandline.rows import row_files
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.row_files import CHUNK_BYTES, CHUNK_ROWS, BadFile, parse_lines, parse_row, read_rows
+from strandline.rows.validate import accept
 
 
 def rows_of(path: Path | str, **options: Any) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_json_lines() -> None:
-    code = "from strandline.rowfiles import read_rows; print(*read_rows('-'))"
+    code = "from strandline.rows.row_files import read_rows; print(*read_rows('-'))"
 
     for data in (LINES, gzip.compress(LINES)):
         found = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
@@ -391,7 +391,7 @@ def test_an_unknown_format_and_a_piped_parquet_are_refused() -> None:
 def test_a_line_without_end_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rowfiles, "MAX_LINE_BYTES", 3 * 2**20)
+    monkeypatch.setattr(row_files, "MAX_LINE_BYTES", 3 * 2**20)
     path = file_of(tmp_path, "x.jsonl", b'{"a":1}\n{"a":"' + b"x" * 5 * 2**20)
 
     with pytest.raises(BadFile, match="a line of over") as caught:

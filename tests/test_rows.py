@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.batches import ArrowBatch, RowBatch, cut
-from strandline.columns import Unsure
-from strandline.dataset import Column, Dataset, Refusal, SchemaBreaking, SourceInvalid
-from strandline.rows import (
+from strandline.rows.batches import ArrowBatch, RowBatch, cut
+from strandline.rows.columns import Unsure
+from strandline.rows.dataset import Column, Dataset, Refusal, SchemaBreaking, SourceInvalid
+from strandline.rows.validate import (
     MAX_ROW_BYTES,
     Accepted,
     BadRows,

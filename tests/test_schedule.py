@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.base.schedule import Cron, ScheduleInvalid
 from strandline.errors import UsageError
-from strandline.schedule import Cron, ScheduleInvalid
 
 MINUTE = timedelta(minutes=1)
 TIMES = st.datetimes(datetime(2023, 12, 25), datetime(2024, 3, 5), timezones=st.just(UTC))  # noqa: DTZ001

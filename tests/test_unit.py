@@ -5,8 +5,8 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.ranges import Range
-from strandline.unit import Unit, read_unit, unit_headers
+from strandline.base.ranges import Range
+from strandline.rows.unit import Unit, read_unit, unit_headers
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 UNITS = st.builds(

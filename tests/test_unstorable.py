@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.dataset import Column, Dataset
-from strandline.rowfiles import parse_row, read_rows
-from strandline.rows import BadRows, accept, raise_refusals
-from strandline.unstorable import MAX_DEPTH, TooDeep, is_too_deep, too_deep
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.row_files import parse_row, read_rows
+from strandline.rows.validate import BadRows, accept, raise_refusals
+from strandline.rows.values import MAX_DEPTH, TooDeep, is_too_deep, too_deep
 
 LOGS = Dataset("logs")
 VALUES = st.recursive(

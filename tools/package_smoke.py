@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 HOLDS = (
     "strandline/py.typed",
-    "strandline/lake/log4j2.properties",
+    "strandline/lake/spark/log4j2.properties",
     "strandline/persist/backends/schema/sqlite/0001_store.sql",
     "strandline/persist/backends/schema/postgres/0001_store.sql",
 )

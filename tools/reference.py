@@ -16,18 +16,18 @@ from typing import Any
 import click
 
 import strandline
-import strandline.node as node_module
+import strandline.node.node as node_module
 from strandline import errors, persist
 from strandline.cli import cli
-from strandline.delivery.front import Deliveries, SyncReport
+from strandline.delivery.api import Deliveries, SyncReport
 from strandline.delivery.result import SyncResult
-from strandline.lake.explain import ScanPlan
-from strandline.pipeline.append import Receipt
-from strandline.pipeline.buffer import Ack, BufferedWriter
-from strandline.pipeline.flush import FlushReport, FlushResult
-from strandline.pipeline.load import LoadResult
-from strandline.pipeline.quarantine import QuarantineEntry
-from strandline.pipeline.read import Page, Scan
+from strandline.flush.flush import FlushReport, FlushResult
+from strandline.ingest.append import Receipt
+from strandline.ingest.buffered_writer import Ack, BufferedWriter
+from strandline.ingest.load import LoadResult
+from strandline.ingest.quarantine import QuarantineEntry
+from strandline.lake.metadata.explain import ScanPlan
+from strandline.read.read import Page, Scan
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 NODE_VALUES = (
@@ -89,7 +89,7 @@ def persist_page() -> str:
             rooms.setdefault(home, []).append(name)
     lines = [MADE, "", "# `strandline.persist`", "", _text(persist), ""]
     lines += ["Errors are in [errors.md](errors.md).", ""]
-    for home in sorted(rooms):
+    for home in sorted(rooms, key=lambda home: home.rpartition(".")[2]):
         lines += [f"## `{home.rpartition('.')[2]}`", "", _text(sys.modules[home]), ""]
         for name in rooms[home]:
             lines += _entry(name, getattr(persist, name))

@@ -23,8 +23,8 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from strandline.backfill.provider import Chunk, Item, ProviderOptions, Window
 from strandline.errors import UsageError
+from strandline.sources.provider import Chunk, Item, ProviderOptions, Window
 
 CHUNK_ROWS = 1_000
 

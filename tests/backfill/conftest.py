@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.node import Node
+from strandline.node.node import Node
 from tests.backfill.rig import open_here
 
 

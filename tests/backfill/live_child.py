@@ -4,9 +4,9 @@ appends the rows from the first to before the last, each by itself, and says whe
 import sys
 from pathlib import Path
 
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.site import open_site
+from strandline.config.config import FILE_NAME, load_config
+from strandline.ingest.append import append
+from strandline.state.context import open_site
 
 HOME, DATASET = Path(sys.argv[1]), sys.argv[2]
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import strandline
-from strandline.backfill import check, frame, write
-from strandline.backfill.provider import Chunk, Item, Window
+from strandline.backfill import check_known, frame, write
 from strandline.backfill.result import BackfillResult
 from strandline.backfill.run import Order, run
-from strandline.lake.schema import table_name
-from strandline.node import Node
-from strandline.pipeline.config import FILE_NAME
+from strandline.config.config import FILE_NAME
+from strandline.lake.jobs.table_schema import table_name
+from strandline.node.node import Node
+from strandline.sources.provider import Chunk, Item, Window
 
 SETTINGS = """version = 1
 [spark]
@@ -106,7 +106,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object], 
             left[0] -= 1
             act()
 
-    for module in (check, write, frame):
+    for module in (check_known, write, frame):
         monkeypatch.setattr(module, "reach", reach)
 
 

@@ -12,20 +12,20 @@ import pytest
 
 from strandline.backfill import write as write_module
 from strandline.backfill.frame import write_frame
-from strandline.backfill.provider import Item, Window
 from strandline.backfill.result import Tally
-from strandline.content import ContentStore
-from strandline.content.segment import MIME, open_segment, segment_fault
-from strandline.dataset import Strand
 from strandline.errors import UnavailableError, UsageError
-from strandline.lake import frame_lookup
-from strandline.lake import lookup as lookup_module
-from strandline.lake.known import SpooledRun
-from strandline.ledger.entry import Spooled, append_of
-from strandline.ledger.spool import Pending, pending
-from strandline.node import Node
+from strandline.ingest.spool import declare_lost
+from strandline.lake.jobs import lookup as lookup_module
+from strandline.lake.jobs import lookup_frame
+from strandline.lake.ports.lookup import SpooledRun
+from strandline.node.node import Node
 from strandline.persist import BlobRef, blob_store
-from strandline.pipeline.spool import declare_lost
+from strandline.rows.dataset import Strand
+from strandline.sources.provider import Item, Window
+from strandline.state.pending_rows import Pending, pending
+from strandline.state.strand_entries import Spooled, append_of
+from strandline.storage import ContentStore
+from strandline.storage.segment import MIME, open_segment, segment_fault
 from tests.backfill.rig import Given, backfill, given, hook, left_out, numbers, open_here, parts, table
 from tests.shares import some
 
@@ -304,7 +304,7 @@ def test_a_frame_counts_what_it_leaves_out_and_why(
     node: Node, keys: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L-BF-3, L-BF-12, also where nothing is left; whether keys go to the tasks or are shuffled."""
-    monkeypatch.setattr(frame_lookup, "MANY_KEYS", keys)
+    monkeypatch.setattr(lookup_frame, "MANY_KEYS", keys)
     node.append("parts", parts(1, 2, 3), source="a")
     node.flush("parts")
     node.append("parts", parts(4, 5), source="a")
@@ -399,7 +399,7 @@ def test_a_lookup_that_fails_writes_the_rows_after_its_retries_and_is_counted(
         raise UnavailableError("the table does not answer", hint="wait")
 
     with monkeypatch.context() as broken:
-        broken.setattr("strandline.lake.lookup.SparkLookup.committed", fail)
+        broken.setattr("strandline.lake.jobs.lookup.SparkLookup.committed", fail)
         result = backfill(node, given(1, 2))
 
     assert len(asked) == 3

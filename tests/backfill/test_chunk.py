@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.backfill.chunk import Part, mark_key, measured, parts
-from strandline.backfill.provider import Chunk, Item
 from strandline.backfill.write import Bundle
-from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import AtomicBackend, kv_put, open_store
+from strandline.sources.provider import Chunk, Item
+from strandline.state.strand_entries import ControlUnreadable
 
 ITEM = Item("log", "plain")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.objects import open_objects
+from strandline.storage.objects import open_objects
 from tests.backfill.rig import numbers, open_here
 from tests.content.places import BUCKET, s3_endpoint, s3_options
 

@@ -10,13 +10,13 @@ import pytest
 
 from strandline.backfill.chunk import FrameMark, frame_key
 from strandline.backfill.frame import write_frame
-from strandline.backfill.provider import Chunk, FrameProvider, Item, Window
 from strandline.backfill.result import BackfillResult, Tally
 from strandline.backfill.run import Order, run
-from strandline.dataset import Strand
-from strandline.lake.known import Lookup
+from strandline.lake.ports.lookup import Lookup
 from strandline.persist import kv_put, open_store
-from strandline.pipeline.site import Site
+from strandline.rows.dataset import Strand
+from strandline.sources.provider import Chunk, FrameProvider, Item, Window
+from strandline.state.context import Site
 from tests.pipeline.sites import make_site, spooled_rows
 
 ITEM = Item("x.parquet", "plain", "a", version="3:1")

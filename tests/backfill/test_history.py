@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from strandline.backfill.history import Due, backfill_stream, began, due, ended, last_ended
-from strandline.backfill.provider import Window
 from strandline.backfill.result import BackfillResult, Failure, Tally
+from strandline.backfill.run_history import Due, backfill_stream, began, due, ended, last_ended
+from strandline.config.config import ConfigError, load_config
+from strandline.config.sources import ProviderConfig
 from strandline.persist import open_store, read
-from strandline.pipeline.config import ConfigError, load_config
-from strandline.pipeline.config_backfill import ProviderConfig
-from strandline.pipeline.lease import LeaseLost, held, take_lease
-from strandline.pipeline.site import Site
+from strandline.sources.provider import Window
+from strandline.state.context import Site
+from strandline.state.lease import LeaseLost, held, take_lease
 from tests.pipeline.sites import StillClock, make_site
 
 HOUR_US = 3_600_000_000

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.dataset import Strand
-from strandline.keeping.retention import PruneResult
-from strandline.node import Node, open_node
-from strandline.pipeline.config import FILE_NAME
+from strandline.config.config import FILE_NAME
+from strandline.maintenance.retention.prune import PruneResult
+from strandline.node.node import Node, open_node
+from strandline.rows.dataset import Strand
 from tests.backfill.rig import SETTINGS, numbers
 from tests.delivery.rig import blob_rows, once
 from tests.keeping.house import START_US, HandClock, blob_sink

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from strandline.backfill import write as write_module
-from strandline.backfill.provider import ProviderOptions, Window
-from strandline.backfill.registry import GROUP, make_provider, provider_types
 from strandline.backfill.run import Order, run
 from strandline.errors import UsageError
-from strandline.node import Node
+from strandline.node.node import Node
+from strandline.sources.provider import ProviderOptions, Window
+from strandline.sources.registry import GROUP, make_provider, provider_types
 from tests.backfill.rig import Given, backfill, hook, left_out, numbers, parts, table
 
 CHILD = Path(__file__).with_name("live_child.py")

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.backfill.history import backfill_stream
-from strandline.backfill.provider import Item
-from strandline.lake.schema import table_name
-from strandline.node import Node
+from strandline.backfill.run_history import backfill_stream
+from strandline.config.sources import ProviderNotConfigured
+from strandline.lake.jobs.table_schema import table_name
+from strandline.node.node import Node
 from strandline.persist import read
-from strandline.pipeline.config_backfill import ProviderNotConfigured
-from strandline.pipeline.lease import LeaseHeld, held
+from strandline.sources.provider import Item
+from strandline.state.lease import LeaseHeld, held
 from tests.backfill.rig import hook, left_out, open_here, parquet_of
 
 CONFIG = """

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from strandline.backfill.provider import Item, ProviderOptions, Window
-from strandline.backfill.registry import ProviderTypeUnknown, make_provider
-from strandline.backfill.transcript import Transcripts
+from strandline.config.datasets import built_in
+from strandline.config.sources import default_provider
 from strandline.errors import NotFoundError
-from strandline.pipeline.config_backfill import default_provider
-from strandline.pipeline.config_datasets import built_in
-from strandline.rows import accept
+from strandline.rows.validate import accept
+from strandline.sources.provider import Item, ProviderOptions, Window
+from strandline.sources.registry import ProviderTypeUnknown, make_provider
+from strandline.sources.transcript import Transcripts
 
 SAMPLES = Path(__file__).with_name("transcripts")
 EVER = Window()
@@ -128,7 +128,7 @@ def test_a_last_line_that_is_finished_later_comes_then_behind_the_same_rows(
 def test_a_line_that_is_too_long_is_passed_by_and_the_next_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.backfill.transcript.MAX_LINE_BYTES", 200)
+    monkeypatch.setattr("strandline.sources.transcript.MAX_LINE_BYTES", 200)
     (tmp_path / "s.jsonl").write_text(
         '{"type": "summary", "summary": "' + "x" * 500 + '"}\n{"type": "summary", "summary": "y"}\n'
     )

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import cli
-from strandline.pipeline.config import FILE_NAME
+from strandline.config.config import FILE_NAME
 
 ODD = """version = 1
 [sinks.centre]

@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 from jsonschema_rs import Draft202012Validator
 
 from strandline.cli import cli
-from strandline.pipeline.config import load_config
-from strandline.pipeline.config_schema import config_schema
-from strandline.pipeline.config_sections import default_text, keys
+from strandline.config.config import load_config
+from strandline.config.json_schema import config_schema
+from strandline.config.keys import default_text, keys
 
 SINK = """
 [sinks.archive]
@@ -144,8 +144,8 @@ def test_what_is_wrong_is_named_with_its_remedy(home: Path, monkeypatch: pytest.
         file.write('[sinks.files]\ntype = "blob"\ndestination = "local"\ndir = "strandline.toml/below"\n')
     monkeypatch.setenv("JAVA_HOME", str(home))
     monkeypatch.setenv("PATH", str(home))
-    monkeypatch.setattr("strandline.lake.java.FOLDERS", ())
-    monkeypatch.setattr("strandline.lake.java.find_spec", lambda _: None)
+    monkeypatch.setattr("strandline.lake.spark.java.FOLDERS", ())
+    monkeypatch.setattr("strandline.lake.spark.java.find_spec", lambda _: None)
 
     done = run(home, "doctor")
 

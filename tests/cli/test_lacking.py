@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.cli import cli
-from strandline.cli.extras import _EXTRA_OF as EXTRA_OF
-from strandline.cli.extras import remedy_of
-from strandline.doctor import examine
-from strandline.pipeline.config import FILE_NAME, load_config
+from strandline.cli.missing_extras import _EXTRA_OF as EXTRA_OF
+from strandline.cli.missing_extras import remedy_of
+from strandline.config.config import FILE_NAME, load_config
+from strandline.node.doctor import examine
 from tests.observe.collector import collecting
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +28,9 @@ def test_a_verb_that_lacks_a_package_names_the_extra_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L-CLI-2: wrong use, with a remedy, and no stack trace."""
-    monkeypatch.setitem(sys.modules, "strandline.node", None)
-    monkeypatch.setattr("strandline.cli.extras._EXTRA_OF", {"strandline": "lake"})
-    monkeypatch.setattr("strandline.cli.extras.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "strandline.node.node", None)
+    monkeypatch.setattr("strandline.cli.missing_extras._EXTRA_OF", {"strandline": "lake"})
+    monkeypatch.setattr("strandline.cli.missing_extras.find_spec", lambda _: None)
     (tmp_path / FILE_NAME).write_text("version = 1\n")
 
     ended = CliRunner().invoke(cli, ["flush", "logs", "--home", str(tmp_path)])

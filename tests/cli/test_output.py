@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from strandline.cli.output import bar
+from strandline.cli.show import bar
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import cli
-from strandline.cli.values import parse_value
+from strandline.cli.parse_values import parse_value
 from strandline.errors import (
     EventCorrupt,
     LineageMismatch,
@@ -477,7 +477,7 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, path: Path, error: Exceptio
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("strandline.cli.target.open_store", fail)
+    monkeypatch.setattr("strandline.cli.store_options.open_store", fail)
 
     done = run(path, "append", "s", "t", expect=code)
     assert getattr(error, "kind", "failed") in done.stderr

@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import cli
-from strandline.cli.home import note_holder
-from strandline.node import open_node
-from strandline.pipeline.config import load_config
-from strandline.pipeline.lease import take_lease
-from strandline.pipeline.token import Token
+from strandline.cli.node_options import note_holder
+from strandline.config.config import load_config
+from strandline.node.node import open_node
+from strandline.read.token import Token
+from strandline.state.lease import take_lease
 from tests.cli.terminal import on_terminal
 
 CHUNK = 10_000  # rows of one append

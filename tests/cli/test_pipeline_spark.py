@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import cli
-from strandline.lake.conf import catalog_conf
-from strandline.lake.connect import CONNECT_MODE
-from strandline.node import Node
-from strandline.pipeline.config import FILE_NAME, load_config
+from strandline.config.config import FILE_NAME, load_config
+from strandline.lake.spark.conf import catalog_conf
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.node.node import Node
 from tests.cli.terminal import on_terminal
 from tests.spark_sessions import ConnectServer, lake_session
 

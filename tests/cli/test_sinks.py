@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import cli
-from strandline.dataset import Column, Dataset
-from strandline.lake.conf import catalog_conf
-from strandline.lake.connect import CONNECT_MODE
-from strandline.node import Node, open_node
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.lease import take_lease
+from strandline.config.config import FILE_NAME, load_config
+from strandline.lake.spark.conf import catalog_conf
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.node.node import Node, open_node
+from strandline.rows.dataset import Column, Dataset
+from strandline.state.lease import take_lease
 from tests.server.receivers import Sender, receiving
 from tests.spark_sessions import ConnectServer, free_port, lake_session
 
@@ -164,7 +164,7 @@ def test_a_verb_that_needs_no_spark_imports_none(bare: Path, args: list[str]) ->
 
 def test_a_command_says_who_it_waits_for(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """L-CLI-4."""
-    monkeypatch.setattr("strandline.delivery.operate.WAIT_S", 0.0)
+    monkeypatch.setattr("strandline.delivery.operate_sink.WAIT_S", 0.0)
     configure(bare, ARCHIVE)
     with open_node(bare) as node:
         take_lease(node.site.b, node.site.clock, "sink/archive")

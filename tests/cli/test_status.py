@@ -12,11 +12,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli import cli
-from strandline.dataset import Column, Dataset, Strand
-from strandline.delivery.desk import Sender
+from strandline.config.config import FILE_NAME, Config, load_config
 from strandline.delivery.owed import Terms
 from strandline.delivery.run import sync
-from strandline.ledger.line import (
+from strandline.delivery.session import Sender
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
+from strandline.ingest.spool import declare_lost
+from strandline.node.status import Status, status_of
+from strandline.persist import mem_backend
+from strandline.rows.dataset import Column, Dataset, Strand
+from strandline.sinks.sink import Limits, Outcome, Patience
+from strandline.state.context import Site, open_site
+from strandline.state.sink_progress import (
     Intent,
     Receipt,
     delivered,
@@ -25,14 +33,6 @@ from strandline.ledger.line import (
     intended,
     sink_stream,
 )
-from strandline.persist import mem_backend
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, Config, load_config
-from strandline.pipeline.flush import flush
-from strandline.pipeline.site import Site, open_site
-from strandline.pipeline.spool import declare_lost
-from strandline.sinks.sink import Limits, Outcome, Patience
-from strandline.status import Status, status_of
 from tests.delivery.destinations import Server, ServerSink, TableCourier
 from tests.pipeline.simulation import DATASET, World
 from tests.pipeline.sites import StillClock, make_site

@@ -12,12 +12,12 @@ from typing import Any
 from strandline.conformance.case import Suite
 from strandline.conformance.check import equal
 from strandline.conformance.fixture import BackendFixture, Capabilities, Opener
-from strandline.conformance.fixtures import MemoryFixture
+from strandline.conformance.shipped_fixtures import MemoryFixture
 from strandline.conformance.suites.workers import in_processes
 from strandline.persist import append
 from strandline.persist.backend import Backend
 from strandline.persist.backends.memory import MemoryBackend
-from strandline.persist.block import Block
+from strandline.persist.core.block import Block
 
 
 class ForgetsTheMark(MemoryBackend):

@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from strandline.conformance.fixture import FixtureFactory
-from strandline.conformance.fixtures import BasicFixture, MockDurableFixture
 from strandline.conformance.hosts import local_postgres, local_remote, local_sqlite
 from strandline.conformance.publish import local_memory
 from strandline.conformance.runner import certify
+from strandline.conformance.shipped_fixtures import BasicFixture, MockDurableFixture
 from strandline.errors import UnavailableError
 from tests.conftest import UNSYNCED, lacks
 

@@ -8,8 +8,13 @@ import pytest
 
 from strandline.conformance import publish
 from strandline.conformance.command import fixture_for, run_cli
-from strandline.conformance.fixtures import MemoryFixture, PostgresFixture, RemoteFixture, SqliteFixture
 from strandline.conformance.runner import certify
+from strandline.conformance.shipped_fixtures import (
+    MemoryFixture,
+    PostgresFixture,
+    RemoteFixture,
+    SqliteFixture,
+)
 from strandline.conformance.suites import ALL
 from strandline.errors import UsageError
 

@@ -35,7 +35,7 @@ def write_project(folder: Path, module: str, fixture: str) -> None:
 
 
 def test_each_case_is_a_test_that_passes_or_is_skipped(tmp_path: Path) -> None:
-    write_project(tmp_path, "strandline.conformance.fixtures", "MemoryFixture")
+    write_project(tmp_path, "strandline.conformance.shipped_fixtures", "MemoryFixture")
 
     done = pytest_in(tmp_path, "-k", "kv/ or recovery/", "-rs", "-vv")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from strandline.conformance.case import Suite
-from strandline.conformance.fixtures import BasicFixture, MemoryFixture
 from strandline.conformance.runner import certify
 from strandline.conformance.scoreboard import CaseResult
+from strandline.conformance.shipped_fixtures import BasicFixture, MemoryFixture
 from strandline.conformance.suites import ALL
 from strandline.errors import UsageError
 from tests.conformance.planted import (

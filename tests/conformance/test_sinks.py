@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strandline.base.secret import Secret
 from strandline.conformance.check import CaseFailed
 from strandline.conformance.sinks import CASES, NODE, UNIT_ROWS, SinkCase, SinkUnderTest
 from strandline.errors import UsageError
-from strandline.objects import Objects, open_objects
-from strandline.secret import Secret
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.blob_names import folder_of
-from strandline.sinks.forward import ForwardSink
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.blob.object_names import folder_of
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.registry import GROUP, SinkOptions, make_sink, sink_types
 from strandline.sinks.sink import Delivery, Holdings, Limits, Outcome, Shipment, Sink, Status, Stored, Unit
+from strandline.storage.objects import Objects, open_objects
 from tests.content.places import BUCKET, s3_endpoint, s3_options
 from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import receiving

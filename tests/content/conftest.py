@@ -2,8 +2,8 @@
 
 import pytest
 
-from strandline.content import ContentStore
-from strandline.objects import Objects
+from strandline.storage import ContentStore
+from strandline.storage.objects import Objects
 from tests.content.places import durable_place, objects, place_of, s3_endpoint
 
 __all__ = ["content", "durable_place", "objects", "place_of", "s3_endpoint"]

@@ -18,8 +18,8 @@ from uuid import uuid4
 
 import pytest
 
-from strandline.content import ContentStore, open_content
-from strandline.objects import MemoryObjects, ObjectInfo, Objects, open_objects
+from strandline.storage import ContentStore, open_content
+from strandline.storage.objects import MemoryObjects, ObjectInfo, Objects, open_objects
 
 KINDS: Final = ("memory", "folder", "s3")
 READY_S: Final = 60

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from strandline.content import sweep
 from strandline.persist import append, blob_fetch, blob_store, open_store, read
+from strandline.storage import sweep
 from tests.content.places import Place
 
 STEPS = ("objects.staged", "objects.written", "objects.synced", "objects.published", "objects.durable")
 WRITER = """
 import sys
-from strandline.content import open_content
+from strandline.storage import open_content
 from strandline.persist import append, blob_store, open_store
 
 url, options, store, seed = sys.argv[1], eval(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -32,7 +32,7 @@ for number in range(100_000):
 """
 STREAMER = """
 import resource, sys
-from strandline.content import open_content
+from strandline.storage import open_content
 
 url, options, megabytes = sys.argv[1], eval(sys.argv[2]), int(sys.argv[3])
 content = open_content(url, **options)
@@ -113,7 +113,7 @@ def test_a_sweep_killed_between_two_removals_is_finished_by_the_next(tmp_path: P
     now = datetime.now(UTC) + timedelta(hours=2)
     code = (
         "import sys, datetime\n"
-        "from strandline.content import open_content, sweep\n"
+        "from strandline.storage import open_content, sweep\n"
         "from strandline.persist import open_store\n"
         "now = datetime.datetime.fromisoformat(sys.argv[3])\n"
         "sweep(open_content(sys.argv[1]), [open_store(sys.argv[2])], grace_s=3600, now=now)\n"

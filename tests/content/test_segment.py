@@ -16,9 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.content import ContentStore, open_content
-from strandline.content import segment as segments
-from strandline.content.segment import (
+from strandline.errors import CorruptionError, UnavailableError
+from strandline.persist import BlobRef
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.validate import accept, arrow_schema
+from strandline.storage import ContentStore, open_content
+from strandline.storage import segment as segments
+from strandline.storage.objects import MemoryObjects
+from strandline.storage.segment import (
     MISSING,
     Run,
     Segment,
@@ -28,11 +33,6 @@ from strandline.content.segment import (
     segment_fault,
     write_segment,
 )
-from strandline.dataset import Column, Dataset
-from strandline.errors import CorruptionError, UnavailableError
-from strandline.objects import MemoryObjects
-from strandline.persist import BlobRef
-from strandline.rows import accept, arrow_schema
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ROWS: list[dict[str, Any]] = [
@@ -294,8 +294,8 @@ READER = """
 import re, sys
 import pyarrow as pa
 from pathlib import Path
-from strandline.content import open_content
-from strandline.content.segment import read_segment
+from strandline.storage import open_content
+from strandline.storage.segment import read_segment
 from strandline.persist import BlobRef
 
 def most_kib():

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.content import ContentStore
 from strandline.errors import BlobCorrupt, NotFoundError, NotStorable, UnknownOp, UsageError
-from strandline.objects import PART_BYTES, Objects
 from strandline.persist import (
     BlobRef,
     append,
@@ -32,6 +30,8 @@ from strandline.persist import (
     read,
 )
 from strandline.persist.value import encode
+from strandline.storage import ContentStore
+from strandline.storage.objects import PART_BYTES, Objects
 from tests.content.places import Place, info_of, renew_later
 
 DATA = b"\x00\xffthe content itself"
@@ -220,7 +220,7 @@ def test_after_a_restart_references_in_log_and_kv_still_fetch_their_bytes(  # P-
     durable_place: Place, tmp_path: Path
 ) -> None:
     code = (
-        "from strandline.content import open_content\n"
+        "from strandline.storage import open_content\n"
         "from strandline.persist import append, blob_store, kv_put, open_store\n"
         f"content = open_content({durable_place.url!r}, **{durable_place.options!r})\n"
         f"b = open_store({str(tmp_path / 'store.db')!r})\n"
@@ -245,7 +245,7 @@ def test_the_memory_store_of_persist_and_the_content_store_name_bytes_alike(cont
 def test_persist_needs_neither_obstore_nor_the_content_store() -> None:
     code = (
         "import sys, strandline.persist\n"
-        "print([name for name in sys.modules if name.startswith(('obstore', 'strandline.content'))])\n"
+        "print([name for name in sys.modules if name.startswith(('obstore', 'strandline.storage'))])\n"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.content import ContentStore, SweepReport, live_cids, sweep
 from strandline.errors import EventCorrupt, UsageError
-from strandline.objects import Objects
 from strandline.persist import (
     BlobRef,
     ProjectionState,
@@ -30,6 +28,8 @@ from strandline.persist import (
     truncate_through,
 )
 from strandline.persist.backends.memory import MemoryBackend
+from strandline.storage import ContentStore, SweepReport, live_cids, sweep
+from strandline.storage.objects import Objects
 from tests.content.places import Place, renew_later
 
 GRACE_S = 3600

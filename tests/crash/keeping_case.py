@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.delivery.prove import prove
-from strandline.lake.census import census
-from strandline.ledger.entry import Removed, entry_of
-from strandline.node import Node
-from strandline.pipeline.archive import past_events
-from strandline.pipeline.visible import visible
+from strandline.delivery.audit.prove import prove
+from strandline.lake.jobs.count_rows import census
+from strandline.node.node import Node
+from strandline.read.visible import visible
+from strandline.rows.dataset import Strand
+from strandline.state.archive import past_events
+from strandline.state.strand_entries import Removed, entry_of
 from tests.crash.pipeline_case import DATASET, Case
 
 DAY_S: Final = 86_400.0

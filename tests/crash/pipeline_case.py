@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.lake.conf import catalog_conf
-from strandline.lake.connect import CONNECT_MODE
-from strandline.lake.iceberg import TableMissing
-from strandline.lake.settings import LakeSettings
-from strandline.lake.spark import end_idle_sessions
-from strandline.node import Node, open_node
+from strandline.base.ranges import Range
+from strandline.config.lake_settings import LakeSettings
+from strandline.lake.metadata.iceberg import TableMissing
+from strandline.lake.spark.conf import catalog_conf
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.lake.spark.session import end_idle_sessions
+from strandline.node.node import Node, open_node
 from strandline.persist import read
-from strandline.pipeline.visible import visible
-from strandline.ranges import Range
+from strandline.read.visible import visible
+from strandline.rows.dataset import Strand
 from tests.crash.pipeline_child import Ahead, frame, pairs
 from tests.spark_sessions import ConnectServer, lake_session
 

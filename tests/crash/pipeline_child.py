@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.clock import SystemClock
+from strandline.base.clock import SystemClock
 from strandline.errors import StrandlineError
 
 if TYPE_CHECKING:
-    from strandline.node import Node
+    from strandline.node.node import Node
 
 POLL_S = 0.05
 
@@ -70,7 +70,7 @@ def prune(node: "Node") -> Iterator[Any]:
 
 
 def maintain(node: "Node", *, dataset: str, compact: bool, expire: bool) -> Iterator[Any]:
-    from strandline.keeping.maintain import Asked
+    from strandline.maintenance.table_upkeep import Asked
 
     done = done_of(node.keeping.maintain(dataset, Asked(compact=compact, expire=expire))[dataset])
     yield {"runs": len(done.walk.runs), "due": done.walk.due, "expired": done.expired}
@@ -117,7 +117,7 @@ def append_many(
 
 def flush_until(node: "Node", *, dataset: str, source: str, seq: int) -> Iterator[Any]:
     """Flush again and again until that seq is visible."""
-    from strandline.dataset import Strand
+    from strandline.rows.dataset import Strand
 
     flushes = 0
     while node.site.standing.tally(Strand(dataset, source)).visible_through < seq:
@@ -187,8 +187,8 @@ def say(what: Any) -> None:
 
 def warm_up(home: Path) -> None:
     """Start Spark, which nothing after this will do again; and load nothing that reads the failpoint."""
-    from strandline.lake.spark import start_spark
-    from strandline.pipeline.config import FILE_NAME, load_config
+    from strandline.config.config import FILE_NAME, load_config
+    from strandline.lake.spark.session import start_spark
 
     config = load_config(home / FILE_NAME)
     start_spark(config.lake_settings(), config.spark_settings())
@@ -199,11 +199,11 @@ def main() -> None:
     if sys.argv[2:] == ["warm"]:
         warm_up(home)
         say({"warm": os.getpid()})
-    assert "strandline.failpoint" not in sys.modules, "it is read too early"
+    assert "strandline.base.failpoint" not in sys.modules, "it is read too early"
     told = json.loads(sys.stdin.readline())
     os.environ["STRANDLINE_FAILPOINT"] = told["failpoint"]
 
-    from strandline.node import open_node
+    from strandline.node.node import open_node
 
     with open_node(home, clock=Ahead(told["ahead_s"])) as node:
         say({"ready": os.getpid()})

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline import backfill
-from strandline.node import Node
+from strandline import backfill, sources
+from strandline.node.node import Node
 from tests.crash.keeping_case import Books, by_n, table_of
 from tests.crash.pipeline_case import DATASET
 from tests.crash.pipeline_child import ACTS
@@ -38,7 +38,7 @@ QUICK: Final = ("load.reserved", FRAMES)
 
 
 def test_every_named_step_of_a_backfill_is_killed_at_here() -> None:  # L-ACC-3
-    rooms = Path(backfill.__path__[0]).glob("*.py")
+    rooms = [room for each in (backfill, sources) for room in Path(each.__path__[0]).rglob("*.py")]
     named = set(re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms)))
 
     assert named == {*BACKFILL_STEPS}

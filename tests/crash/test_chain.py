@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.node import open_node
+from strandline.node.node import open_node
+from strandline.rows.dataset import Strand
 from tests.crash.pipeline_case import DATASET, SOURCES, Child, Nursery
 from tests.pipeline.sites import spooled_rows
 from tests.spark_sessions import free_port

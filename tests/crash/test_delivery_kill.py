@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 
 from strandline import delivery, sinks
+from strandline.delivery.audit.verify import verify
 from strandline.delivery.result import SyncResult
-from strandline.delivery.verify import verify
-from strandline.node import Node
+from strandline.node.node import Node
 from tests.crash.pipeline_case import DATASET, SOURCES, Case, Child
 from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import Sender, receiving
@@ -43,7 +43,7 @@ max_unit_rows = 2
 
 
 def test_every_named_step_of_a_delivery_is_killed_at_here() -> None:  # L-ACC-3
-    rooms = [room for each in (delivery, sinks) for room in Path(each.__path__[0]).glob("*.py")]
+    rooms = [room for each in (delivery, sinks) for room in Path(each.__path__[0]).rglob("*.py")]
     named = set(re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms)))
 
     assert named == {*INTENT_STEPS, *JOB_STEPS, *BLOB_STEPS, *FORWARD_STEPS}

@@ -14,10 +14,10 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 
-from strandline import keeping
-from strandline.keeping import merge
-from strandline.node import Node
-from strandline.pipeline import quarantine
+from strandline import maintenance
+from strandline.ingest import quarantine
+from strandline.maintenance.compaction import merge
+from strandline.node.node import Node
 from tests.crash.keeping_case import SECRET, Books, branches_of
 from tests.crash.pipeline_case import DATASET
 from tests.crash.pipeline_child import ACTS
@@ -61,7 +61,7 @@ TIDY_STEPS: Final = ("sweep.", "fold.")  # how those begin that test_tidy_kill.p
 
 
 def test_every_named_step_of_keeping_is_killed_at_here() -> None:  # L-ACC-3
-    rooms = Path(keeping.__path__[0]).glob("*.py")
+    rooms = Path(maintenance.__path__[0]).rglob("*.py")
     named = re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms))
 
     keeps = {*RETENTION_STEPS, *COMPACTION_STEPS, *ABANDON_STEPS, *EXPIRY_STEPS, *PURGE_STEPS}

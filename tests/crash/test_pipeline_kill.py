@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from strandline import objects, pipeline
-from strandline.dataset import Strand
-from strandline.lake.schema import TableUnavailable
-from strandline.node import Node
-from strandline.pipeline.plan import LoadPlan, open_plan
+from strandline import config, flush, ingest, read, state
+from strandline.lake.jobs.table_schema import TableUnavailable
+from strandline.node.node import Node
+from strandline.rows.dataset import Strand
+from strandline.state.flush_plan import LoadPlan, open_plan
+from strandline.storage import objects
 from tests.crash.pipeline_case import DATASET, Case, Child
 
 APPEND_STEPS: Final = (
@@ -57,7 +58,8 @@ KEEPING_STEPS: Final = ("fold.part",)  # see test_tidy_kill.py
 
 
 def test_every_named_step_of_the_pipeline_is_killed_at_here() -> None:  # L-ACC-3
-    rooms = [*Path(pipeline.__path__[0]).glob("*.py"), *Path(objects.__path__[0]).glob("*.py")]
+    folders = [Path(room.__path__[0]) for room in (config, flush, ingest, objects, read, state)]
+    rooms = [path for folder in folders for path in folder.rglob("*.py")]
     named = set(re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms)))
 
     here = {*APPEND_STEPS, *OBJECT_STEPS, *PLAN_STEPS, *LAND_STEPS, *LOAD_STEPS, *RARE_STEPS}

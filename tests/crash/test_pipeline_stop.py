@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.node import Node
-from strandline.pipeline.plan import open_plan
+from strandline.node.node import Node
+from strandline.rows.dataset import Strand
+from strandline.state.flush_plan import open_plan
 from tests.crash.pipeline_case import DATASET, WAIT_S, Case
 from tests.crash.test_pipeline_kill import begin
 
@@ -38,7 +38,7 @@ def steps(names: tuple[str, ...], *, quick: str) -> list[Any]:
 
 def test_a_process_stops_at_a_named_place_goes_on_when_it_is_told_and_dies_at_the_next() -> None:
     program = """if True:
-        from strandline.failpoint import reach
+        from strandline.base.failpoint import reach
         for name in ("here", "there", "here", "there", "there"):
             print(name, flush=True)
             reach(name)

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import pytest
 
-from strandline import keeping
-from strandline.dataset import Strand
-from strandline.lake.connect import CONNECT_MODE
-from strandline.node import Node
+from strandline import maintenance
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.node.node import Node
 from strandline.persist import blob_store
-from strandline.pipeline import archive
-from strandline.pipeline.archive import past_events
+from strandline.rows.dataset import Strand
+from strandline.state import archive
+from strandline.state.archive import past_events
 from tests.crash.keeping_case import DAY_S, SETTINGS, Books
 from tests.crash.pipeline_case import DATASET, Case, Nursery, lake_of, session_conf
 from tests.crash.pipeline_child import ACTS
@@ -39,7 +39,7 @@ LATER: Final = (
 
 
 def test_every_named_step_of_a_sweep_or_fold_is_killed_at_here() -> None:  # L-ACC-3
-    rooms = [*Path(keeping.__path__[0]).glob("*.py"), Path(archive.__file__)]
+    rooms = [*Path(maintenance.__path__[0]).rglob("*.py"), Path(archive.__file__)]
     named = re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms))
 
     wanted = {*SWEEP_STEPS, *STRAY_STEPS, *FOLD_STEPS}

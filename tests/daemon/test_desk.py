@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.daemon.desk import Desk, DeskFailed, asked_at
-from strandline.node import Node, open_node
-from strandline.pipeline.config import FILE_NAME
-from strandline.query import PAGE_ROWS, Found, Query, QueryRefused, ask
+from strandline.config.config import FILE_NAME
+from strandline.daemon.query_server import Desk, DeskFailed, asked_at
+from strandline.node.node import Node, open_node
+from strandline.node.query import PAGE_ROWS, Found, Query, QueryRefused, ask
 from tests.pipeline.test_node import SETTINGS
 
 PATIENCE_S = 60

@@ -1,9 +1,9 @@
 """What a daemon says of what is over."""
 
+from strandline.daemon.due_syncs import Ended
 from strandline.daemon.loop import news_of
-from strandline.delivery.driver import Ended
 from strandline.errors import UnavailableError
-from strandline.pipeline.lease import LeaseHeld
+from strandline.state.lease import LeaseHeld
 
 
 def test_that_another_process_does_the_same_is_no_failure() -> None:

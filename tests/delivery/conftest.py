@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.lake.settings import LakeSettings
-from strandline.pipeline.site import Site
+from strandline.config.lake_settings import LakeSettings
+from strandline.state.context import Site
 from tests.content.places import s3_endpoint
 from tests.delivery.destinations import Server
 from tests.delivery.rig import Rig

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.dataset import Dataset
+from strandline.base.ranges import Range, RangeSet
 from strandline.errors import StoreUnavailable
-from strandline.lake.carrying import Carried, PolicyUnreadable
-from strandline.lake.counters import ScanCounters
-from strandline.ranges import Range, RangeSet
-from strandline.sinks.host import WITHHELD, Part, deliver
+from strandline.lake.ports.deliver import Carried, PolicyUnreadable
+from strandline.lake.ports.scan_counters import ScanCounters
+from strandline.rows.dataset import Dataset
 from strandline.sinks.sink import Holdings, Limits, Outcome, Patience, Shipment, Sink, Stored, Unit
+from strandline.sinks.unit_runner import WITHHELD, Part, deliver
 from tests.pipeline.simulation import TableRow, World
 
 Keys = tuple[str, ...]

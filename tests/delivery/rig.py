@@ -10,26 +10,26 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from strandline.clock import SystemClock
-from strandline.content import open_content
-from strandline.dataset import Strand
-from strandline.delivery.desk import Sender
+from strandline.base.clock import SystemClock
+from strandline.config.keys import Flush, Spool
+from strandline.config.lake_settings import LakeSettings
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
 from strandline.delivery.result import SyncResult
 from strandline.delivery.run import sync
-from strandline.lake.courier import SparkCourier
-from strandline.lake.schema import table_name
-from strandline.lake.settings import LakeSettings
-from strandline.lake.writer import IcebergTables
-from strandline.ledger.line import Line
+from strandline.delivery.session import Sender
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
+from strandline.lake.jobs.deliver import SparkCourier
+from strandline.lake.jobs.stage import IcebergTables
+from strandline.lake.jobs.table_schema import table_name
 from strandline.persist import open_store
-from strandline.pipeline.append import append
-from strandline.pipeline.config_sections import Flush, Spool
-from strandline.pipeline.flush import flush
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Sink
+from strandline.state.context import Site
+from strandline.state.node_state import Standing
+from strandline.state.sink_progress import Line
+from strandline.storage import open_content
 
 
 @dataclass

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from strandline.dataset import Strand
-from strandline.delivery.desk import Sender
-from strandline.delivery.operate import release, rewind, skip
+from strandline.delivery.operate_sink import release, rewind, skip
 from strandline.delivery.owed import Terms, owed
 from strandline.delivery.policy import Rule
 from strandline.delivery.run import sync
+from strandline.delivery.session import Sender
 from strandline.errors import StrandlineError
-from strandline.pipeline.site import Site
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Patience, Sink
+from strandline.state.context import Site
 from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink, TableCourier
 from tests.pipeline.simulation import (
     DATASET,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from strandline.persist import Append, Event, global_events, mem_backend
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
+from strandline.state.context import Site
+from strandline.state.node_state import Standing
 
 Change = Callable[[Event], Any]  # the event's data, or None to leave it out
 

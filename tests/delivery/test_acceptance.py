@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from strandline.delivery.owed import Terms
 from strandline.delivery.result import SyncResult
-from strandline.node import Node
-from strandline.server.received import receive
-from strandline.sinks.blob import BlobSink
+from strandline.node.node import Node
+from strandline.server.received_ranges import receive
+from strandline.sinks.blob.blob_sink import BlobSink
 from tests.delivery.rig import Rig, blob_rows, once
 from tests.pipeline.test_node import open_here
 from tests.server.receivers import ndjson, unit_of

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.config.lake_settings import LakeSettings
 from strandline.delivery.owed import Terms
 from strandline.delivery.result import SyncResult
-from strandline.keeping.maintain import Maintained
-from strandline.keeping.retention import PruneResult
-from strandline.lake.settings import LakeSettings
-from strandline.pipeline.append import append
+from strandline.ingest.append import append
+from strandline.maintenance.retention.prune import PruneResult
+from strandline.maintenance.table_upkeep import Maintained
 from strandline.sinks.sink import Sink
 from tests.delivery import test_acceptance_remote as remote
 from tests.delivery.rig import once

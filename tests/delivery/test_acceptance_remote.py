@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.delivery.desk import Sender
+from strandline.base.secret import Secret
+from strandline.config.lake_settings import LakeSettings
+from strandline.delivery.audit.verify import verify
 from strandline.delivery.owed import Terms
-from strandline.delivery.verify import verify
-from strandline.lake.settings import LakeSettings
-from strandline.objects import Objects, open_objects
-from strandline.pipeline.append import append
-from strandline.secret import Secret
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.forward import ForwardSink
+from strandline.delivery.session import Sender
+from strandline.ingest.append import append
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Sink
+from strandline.storage.objects import Objects, open_objects
 from tests.content.places import BUCKET, s3_options
 from tests.delivery.rig import Rig, once
 from tests.delivery.wire import Crossing, Pass, Say, Wire, wire_to

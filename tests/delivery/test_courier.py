@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from strandline.dataset import Dataset
-from strandline.delivery.desk import Sender
+from strandline.base.ranges import Range, RangeSet
+from strandline.base.secret import Secret
+from strandline.delivery.audit.verify import verify
 from strandline.delivery.owed import Terms
 from strandline.delivery.result import SyncResult
-from strandline.delivery.verify import verify
+from strandline.delivery.session import Sender
 from strandline.errors import StrandlineError
-from strandline.lake.carrying import JobsCancelled
-from strandline.lake.courier import SparkCourier, runs_of, side_by_side
-from strandline.lake.schema import SEQ
-from strandline.ranges import Range, RangeSet
-from strandline.secret import Secret
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.forward import ForwardSink
-from strandline.sinks.host import Part
+from strandline.lake.jobs.deliver import SparkCourier, runs_of, side_by_side
+from strandline.lake.jobs.table_schema import SEQ
+from strandline.lake.ports.deliver import JobsCancelled
+from strandline.rows.dataset import Dataset
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Limits
+from strandline.sinks.unit_runner import Part
 from tests.delivery.rig import Rig
 from tests.delivery.wire import Pass, Wire, wire_to
 from tests.server.receivers import receiving

@@ -6,17 +6,17 @@ from functools import partial
 
 import pytest
 
-from strandline.dataset import Strand
+from strandline.base.ranges import Range, RangeSet
+from strandline.delivery.dead_letter_files import Letter
 from strandline.delivery.dead_letters import LetterUnknown, body_of, drop, letter_named, retry, waiting
-from strandline.delivery.desk import Sender
-from strandline.delivery.letters import Letter
-from strandline.delivery.operate import rewind
+from strandline.delivery.operate_sink import rewind
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
-from strandline.pipeline.append import append
-from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
+from strandline.delivery.session import Sender
+from strandline.ingest.append import append
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Outcome, Unit
+from strandline.state.context import Site
 from tests.delivery.destinations import Keys, Server, ServerSink
 from tests.delivery.test_run import keys, land, line, numbers, run
 from tests.pipeline.simulation import DATASET, Process, World, calm_world

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from strandline.config.config import FILE_NAME, load_config
 from strandline.delivery.instance import DestinationChanged, check_destination, record_instance
 from strandline.delivery.owed import Terms
-from strandline.ledger.line import event_of, instance_stream
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.site import Site
 from strandline.sinks.sink import Sink
+from strandline.state.context import Site
+from strandline.state.sink_progress import event_of, instance_stream
 
 TERMS = Terms("archive")
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as with_fields
 
-from strandline.clock import SystemClock
-from strandline.dataset import Strand
-from strandline.delivery import driver as driving
-from strandline.delivery.driver import STOP_S, Driver, Ended, Tick
-from strandline.delivery.front import Deliveries
+from strandline.base.clock import SystemClock
+from strandline.config.config import FILE_NAME, load_config
+from strandline.daemon import due_syncs as driving
+from strandline.daemon.due_syncs import STOP_S, Driver, Ended, Tick
+from strandline.delivery.api import Deliveries
 from strandline.delivery.instance import DestinationChanged
 from strandline.delivery.result import SyncResult
 from strandline.errors import StoreUnavailable
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.flush import FlushReport, flush
-from strandline.pipeline.lease import LeaseHeld, take_lease
-from strandline.pipeline.plan import Reason
-from strandline.pipeline.site import Site
+from strandline.flush.flush import FlushReport, flush
+from strandline.ingest.append import append
+from strandline.node.status import status_of
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Outcome, Patience, Sink, Unit
-from strandline.status import status_of
+from strandline.state.context import Site
+from strandline.state.flush_plan import Reason
+from strandline.state.lease import LeaseHeld, take_lease
 from tests.delivery.destinations import Keys, Server, ServerSink, TableCourier
 from tests.pipeline.simulation import DATASET, World
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from strandline.dataset import Strand
+from strandline.base.ranges import Range, RangeSet
 from strandline.delivery.instance import DestinationChanged
-from strandline.delivery.operate import (
+from strandline.delivery.operate_sink import (
     IntentOpen,
     NothingThere,
     bind,
@@ -16,12 +16,12 @@ from strandline.delivery.operate import (
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
 from strandline.errors import UsageError
-from strandline.ledger.line import Line, sink_stream
 from strandline.persist import Append
-from strandline.pipeline.lease import LeaseHeld, take_lease
-from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Outcome, Patience
+from strandline.state.context import Site
+from strandline.state.lease import LeaseHeld, take_lease
+from strandline.state.sink_progress import Line, sink_stream
 from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink
 from tests.delivery.test_run import keys, land, line, numbers, run
 from tests.pipeline.simulation import DATASET, World

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.dataset import Dataset, Strand
-from strandline.delivery.desk import Sender
 from strandline.delivery.owed import Terms, due, mean_row_bytes, owed
 from strandline.delivery.result import SyncResult
 from strandline.delivery.run import sync
-from strandline.pipeline.append import append
-from strandline.pipeline.flush import flush
-from strandline.pipeline.site import Site
+from strandline.delivery.session import Sender
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
+from strandline.rows.dataset import Dataset, Strand
 from strandline.sinks.sink import Outcome, Patience, Sink
+from strandline.state.context import Site
 from tests.delivery.destinations import Server, ServerSink, TableCourier
 from tests.pipeline.simulation import DATASET, World
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from strandline.delivery.operate import release
+from strandline.base.ranges import Range
+from strandline.delivery.operate_sink import release
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
-from strandline.ranges import Range
-from strandline.sinks.blob import BlobSink
+from strandline.sinks.blob.blob_sink import BlobSink
 from tests.delivery.rig import Rig, blob_rows, once
 
 

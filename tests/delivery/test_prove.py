@@ -13,26 +13,26 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
+from strandline.base.ranges import Range, RangeSet
 from strandline.cli import cli
-from strandline.dataset import Dataset, Strand
-from strandline.delivery.operate import forget, release, rewind, skip
+from strandline.config.config import FILE_NAME, load_config
+from strandline.delivery.audit.prove import Proof, prove
+from strandline.delivery.operate_sink import forget, release, rewind, skip
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
-from strandline.delivery.prove import Proof, prove
 from strandline.errors import HeldError, NotFoundError, UnavailableError, UsageError
-from strandline.lake.census import Counted
-from strandline.lake.conf import catalog_conf
-from strandline.lake.connect import CONNECT_MODE
-from strandline.lake.schema import AT, FLUSH, ROW_ID, SEQ, table_name
-from strandline.ledger.entry import Raised, append_of
-from strandline.node import Node
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.flush import flush
-from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
-from strandline.sinks.blob import BlobSink
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
+from strandline.lake.jobs.count_rows import Counted
+from strandline.lake.jobs.table_schema import AT, FLUSH, ROW_ID, SEQ, table_name
+from strandline.lake.spark.conf import catalog_conf
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.node.node import Node
+from strandline.rows.dataset import Dataset, Strand
+from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.sink import Outcome, Sink
+from strandline.state.context import Site
+from strandline.state.strand_entries import Raised, append_of
 from tests.delivery.destinations import Bucket, Server, ServerSink
 from tests.delivery.simulated import BUCKET, SERVER, Destinations, delivers, operates, settle
 from tests.delivery.tampering import changing, tampered

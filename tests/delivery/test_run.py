@@ -7,25 +7,25 @@ from typing import Any
 import orjson
 import pytest
 
-from strandline.dataset import Strand
-from strandline.delivery.desk import Sender
-from strandline.delivery.front import Deliveries
+from strandline.base.secret import Secret
+from strandline.config.config import FILE_NAME, load_config
+from strandline.delivery.api import Deliveries
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
 from strandline.delivery.result import SyncResult
 from strandline.delivery.run import sync
-from strandline.ledger.entry import Entry, Raised, Released, Reserved, append_of
-from strandline.ledger.line import Line, sink_stream
+from strandline.delivery.session import Sender
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
 from strandline.persist import Append
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.flush import flush
-from strandline.pipeline.lease import LeaseHeld, take_lease
-from strandline.pipeline.site import Site
-from strandline.secret import Secret
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.forward import ForwardSink
+from strandline.rows.dataset import Strand
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Outcome, Patience, Sink, Unit
+from strandline.state.context import Site
+from strandline.state.lease import LeaseHeld, take_lease
+from strandline.state.sink_progress import Line, sink_stream
+from strandline.state.strand_entries import Entry, Raised, Released, Reserved, append_of
 from tests.delivery.destinations import Bucket, BucketSink, Keys, Server, ServerSink, TableCourier
 from tests.pipeline.simulation import DATASET, Killed, TableRow, World
 from tests.sinks.scripted import Asked, Reply, Scripted, scripted

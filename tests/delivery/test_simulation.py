@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.base.ranges import Range
+from strandline.delivery import delivery_round as round_room
 from strandline.delivery import owed as owed_room
-from strandline.delivery import round as round_room
 from strandline.delivery import verdict as verdict_room
 from strandline.delivery.owed import Owed, Terms
-from strandline.ledger import line as line_room
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
-from strandline.sinks.host import Part
+from strandline.sinks.unit_runner import Part
+from strandline.state import sink_progress as line_room
+from strandline.state.context import Site
 from tests.delivery.simulated import Destinations, simulate
 
 QUICK, SLOW = 100, 10_000

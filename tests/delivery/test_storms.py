@@ -17,23 +17,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as with_fields
 
-from strandline.dataset import Strand
-from strandline.delivery.desk import Sender
-from strandline.delivery.driver import Driver
+from strandline.base.secret import Secret
+from strandline.config.config import FILE_NAME, load_config
+from strandline.config.keys import Server as ServerSettings
+from strandline.daemon.due_syncs import Driver
+from strandline.delivery.audit.verify import verify
 from strandline.delivery.owed import Terms, owed
 from strandline.delivery.result import SyncResult
 from strandline.delivery.run import sync
-from strandline.delivery.verify import verify
+from strandline.delivery.session import Sender
 from strandline.errors import StrandlineError
-from strandline.ledger.line import Line
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.config_sections import Server as ServerSettings
-from strandline.pipeline.flush import flush
-from strandline.pipeline.lease import LeaseHeld
-from strandline.pipeline.site import Site, open_site
-from strandline.secret import Secret
-from strandline.sinks.forward import ForwardSink
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
+from strandline.rows.dataset import Strand
+from strandline.sinks.forward.forward_sink import ForwardSink
+from strandline.state.context import Site, open_site
+from strandline.state.lease import LeaseHeld
+from strandline.state.sink_progress import Line
 from tests.delivery.destinations import TableCourier
 from tests.delivery.test_driver import MINUTE, Bench, Wired
 from tests.delivery.wire import Act, Crossing, Cut, Pass, Say, Wire, wire_to

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from strandline.dataset import Dataset
-from strandline.secret import Secret
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.forward import ForwardSink
+from strandline.base.secret import Secret
+from strandline.rows.dataset import Dataset
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Delivery, Outcome, Unit
 from tests.delivery.rig import Rig, blob_rows, once
 from tests.pipeline.sites import spooled_rows

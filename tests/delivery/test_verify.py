@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.delivery.account import account_of
-from strandline.delivery.desk import Sender
-from strandline.delivery.history import history, lines_at, position_at, standing_at
+from strandline.base.ranges import Range, RangeSet
+from strandline.delivery.audit.account import account_of
+from strandline.delivery.audit.verify import StrandVerdict, verify
 from strandline.delivery.instance import DestinationChanged
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
-from strandline.delivery.verify import StrandVerdict, verify
-from strandline.ledger.line import sink_stream
+from strandline.delivery.session import Sender
+from strandline.delivery.sink_history import history, lines_at, position_at, standing_at
 from strandline.persist import Append
-from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
-from strandline.sinks.blob import BlobSink
+from strandline.rows.dataset import Strand
+from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.sink import Holdings, Outcome, Patience, Shipment, Sink, Stored
+from strandline.state.context import Site
+from strandline.state.sink_progress import sink_stream
 from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink
 from tests.delivery.simulated import BUCKET, SERVER, Destinations, simulate
 from tests.delivery.tampering import changing, tampered

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from strandline.cli import cli
-from strandline.lake.connect import CONNECT_MODE
+from strandline.lake.spark.connect import CONNECT_MODE
 from tests.content.places import BUCKET
 from tests.crash.pipeline_case import lake_of, session_conf
 from tests.docs.page import ROOT, Block, blocks, commands, python, script

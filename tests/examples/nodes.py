@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from strandline.pipeline.config import FILE_NAME
+from strandline.config.config import FILE_NAME
 
 SPARK: Final = """
 [spark]

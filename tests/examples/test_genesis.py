@@ -11,7 +11,6 @@ import pytest
 from examples.genesis import LEGACY, Brought, bring_in, main, order_of, stream_of
 from examples.orders import Webhook, receive, received_cents
 from examples.orders import order_of as ledger_of
-from strandline.content import open_content
 from strandline.persist import (
     AtomicBackend,
     append_expect,
@@ -27,6 +26,7 @@ from strandline.persist import (
     restore,
     streams_all,
 )
+from strandline.storage import open_content
 from tests.conftest import open_backend
 
 

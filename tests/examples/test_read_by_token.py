@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import strandline
 from examples.read_by_token import counted, kept, main, progress, run
-from strandline.node import Node
+from strandline.node.node import Node
 from strandline.persist import AtomicBackend, open_store
 from tests.examples.nodes import home_in
 

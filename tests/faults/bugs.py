@@ -10,8 +10,8 @@ SQLITE_FILE: Final = f"{PERSIST}/backends/sqlite/file.py"
 POSTGRES: Final = f"{PERSIST}/backends/postgres/backend.py"
 POSTGRES_SQL: Final = f"{PERSIST}/backends/schema/postgres/0001_store.sql"
 REMOTE: Final = f"{PERSIST}/backends/remote.py"
-COMMIT: Final = f"{PERSIST}/commit.py"
-GROUP: Final = f"{PERSIST}/group_commit.py"
+COMMIT: Final = f"{PERSIST}/core/commit.py"
+GROUP: Final = f"{PERSIST}/core/group_commit.py"
 
 
 class Bug(NamedTuple):
@@ -314,7 +314,7 @@ BUGS: Final = (
     ),
     Bug(
         "an update does not expect what it read",
-        f"{PERSIST}/kv.py",
+        f"{PERSIST}/features/kv.py",
         "store.commit([ExpectKey(key, current)], [Put(key, value)])",
         "store.commit([], [Put(key, value)])",
         "tests/persist/test_processes.py -k increments",
@@ -330,11 +330,11 @@ BUGS: Final = (
     ),
     Bug(
         "a compaction truncates before it keeps its snapshot",
-        f"{PERSIST}/compaction.py",
+        f"{PERSIST}/features/compact.py",
         "    state = checkpoint(b, stream, name, step, seed, version=version, upcasters=upcasters)\n"
         '    reach("compact.checkpointed")\n'
         "    _truncate_covered(atomic(b), stream, name)\n",
-        "    from strandline.persist.snapshot import replay, snapshot_save\n"
+        "    from strandline.persist.features.snapshot import replay, snapshot_save\n"
         "    state = replay(b, stream, name, step, seed, version=version, upcasters=upcasters)\n"
         "    b.truncate_through(stream, state.seq)\n"
         '    reach("compact.checkpointed")\n'
@@ -344,7 +344,7 @@ BUGS: Final = (
     ),
     Bug(
         "a compaction goes past a hold",
-        f"{PERSIST}/hold.py",
+        f"{PERSIST}/features/hold.py",
         "floor = min([at_most, *(seq for _, seq in _registered(b, stream))])",
         "floor = at_most",
         "conformance compaction",
@@ -352,7 +352,7 @@ BUGS: Final = (
     ),
     Bug(
         "a snapshot goes back",
-        f"{PERSIST}/snapshot.py",
+        f"{PERSIST}/features/snapshot.py",
         'if kept is not None and kept["state"].seq > save.state.seq:',
         "if False:",
         "conformance snapshot",
@@ -360,7 +360,7 @@ BUGS: Final = (
     ),
     Bug(
         "an erasure leaves its bytes in the log",
-        f"{PERSIST}/erasure.py",
+        f"{PERSIST}/features/erasure.py",
         "    store.scrub()\n    return outcome[0]",
         "    return outcome[0]",
         "tests/persist/backends/sqlite/test_sqlite_erasure.py -k erased_bytes",
@@ -384,21 +384,21 @@ BUGS: Final = (
     ),
     Bug(
         "a backup is not synced",
-        f"{PERSIST}/upkeep.py",
+        f"{PERSIST}/features/upkeep.py",
         "    copy = SqliteBackend(partial)\n",
         '    copy = SqliteBackend(partial)\n    copy._writer.pragma("synchronous", "OFF")\n',
         "tests/faults/test_disk.py -k backup_is_whole",
     ),
     Bug(
         "the name of a backup is not synced",
-        f"{PERSIST}/upkeep.py",
+        f"{PERSIST}/features/upkeep.py",
         "        sync_folder(target.parent)\n",
         "",
         "tests/faults/test_disk.py -k backup_is_whole",
     ),
     Bug(
         "a cursor goes on in a restored store",
-        f"{PERSIST}/consumer.py",
+        f"{PERSIST}/features/consumer.py",
         'if kept["lineage"] != lineage:',
         "if False:",
         "tests/persist/backends/sqlite/test_sqlite_backup.py -k but_for_its_lineage",
@@ -406,7 +406,7 @@ BUGS: Final = (
     ),
     Bug(
         "a backup is restored unchecked",
-        f"{PERSIST}/upkeep.py",
+        f"{PERSIST}/features/upkeep.py",
         "target.load(checked(copy.dump()))",
         "target.load(copy.dump())",
         "tests/persist/backends/sqlite/test_sqlite_backup.py -k backup_that_was_changed",

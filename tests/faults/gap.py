@@ -31,7 +31,7 @@ from strandline.persist import Append, Conflict, Event, ExpectSeq, events
 from strandline.persist.backend import Write
 from strandline.persist.backends.postgres import PostgresBackend
 from strandline.persist.backends.postgres.block import block_query, lone_block
-from strandline.persist.prepare import prepare
+from strandline.persist.core.prepare import prepare
 from tests.faults.count import ROOT, Count
 
 WRITERS: Final = 6

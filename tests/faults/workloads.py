@@ -57,7 +57,7 @@ from strandline.persist import (
 from strandline.persist.backend import Backend, Commit, Expectation, Gathering, Once, Outcome, Record, Write
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.backends.sqlite import SqliteBackend, backend
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 from tests.faults.disk import scratch_folder
 
 # Pages a checkpoint, instead of thousands, so that some come in the middle of a short run: after each commit

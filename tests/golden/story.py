@@ -23,15 +23,17 @@ import pytest
 import urllib3
 from click.testing import CliRunner
 
-from strandline import clock, failpoint
+from strandline.base import clock, failpoint
 from strandline.cli import cli
-from strandline.daemon.watched import metrics_page
-from strandline.lake import connect, spark
-from strandline.lake.conf import catalog_conf
-from strandline.lake.connect import CONNECT_MODE
-from strandline.lake.iceberg import load_metadata
-from strandline.node import Node
-from strandline.observe.live import Live
+from strandline.config.config import FILE_NAME, load_config
+from strandline.daemon.metrics_page import metrics_page
+from strandline.lake.metadata.iceberg import load_metadata
+from strandline.lake.spark import connect
+from strandline.lake.spark import session as spark
+from strandline.lake.spark.conf import catalog_conf
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.node.node import Node
+from strandline.observe.process_counts import Live
 from strandline.persist import (
     append,
     append_once,
@@ -43,13 +45,12 @@ from strandline.persist import (
     stream_names,
 )
 from strandline.persist.value import encode
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.site import open_site
-from strandline.server.persist_host import persist_app
+from strandline.server.bearer_tokens import Gate
+from strandline.server.event_store.host import persist_app
+from strandline.server.event_store.open_stores import one_store
 from strandline.server.receiver import Receiver
-from strandline.server.run import listen, server_config, url_of
-from strandline.server.stores import one_store
-from strandline.server.tokens import Gate
+from strandline.server.serve import listen, server_config, url_of
+from strandline.state.context import open_site
 from tests.golden.mask import Mask
 from tests.server.receivers import PromptServer
 from tests.spark_sessions import ConnectServer, lake_session

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.lake.conf import catalog_conf
-from strandline.node import Node
-from strandline.pipeline.config import FILE_NAME, load_config
+from strandline.config.config import FILE_NAME, load_config
+from strandline.lake.spark.conf import catalog_conf
+from strandline.node.node import Node
 from tests.golden.mask import Mask, differences
 from tests.golden.story import Clock, Story, ended_clones, hold_still, tell
 from tests.spark_sessions import ConnectServer, lake_session

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.keeping.tidy import Tidied, tidy
-from strandline.ledger.line import Intent, event_of, instance_stream, intent_data, sink_stream
+from strandline.flush.flush import flush
+from strandline.ingest.append import Receipt, append
+from strandline.maintenance.store_upkeep import Tidied, tidy
 from strandline.persist import BlobRef
-from strandline.pipeline.append import Receipt, append
-from strandline.pipeline.flush import flush
-from strandline.pipeline.site import Site
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Limits
+from strandline.state.context import Site
+from strandline.state.sink_progress import Intent, event_of, instance_stream, intent_data, sink_stream
 from tests.pipeline.simulation import DATASET, World
 
 GRACE_S = 86_400

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.dataset import Column, Dataset, Identity
-from strandline.keeping import merge
-from strandline.keeping.maintain import Asked, Maintained, maintain
-from strandline.lake.rewrite import SparkRewriter
-from strandline.lake.rewriting import DataFile
+from strandline.config.keys import Compaction
+from strandline.ingest.append import append
+from strandline.lake.jobs.rewrite import SparkRewriter
+from strandline.lake.ports.rewrite import DataFile
+from strandline.maintenance.compaction import merge
+from strandline.maintenance.table_upkeep import Asked, Maintained, maintain
 from strandline.persist import read
-from strandline.pipeline.append import append
-from strandline.pipeline.config_sections import Compaction
+from strandline.rows.dataset import Column, Dataset, Identity
 from tests.keeping.house import House
 
 SETTINGS = Compaction(file_count=3, max_tick_s=600)

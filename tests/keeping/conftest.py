@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.lake.settings import LakeSettings
+from strandline.config.lake_settings import LakeSettings
 from tests.keeping.house import House
 
 

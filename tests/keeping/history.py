@@ -7,14 +7,24 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
-from strandline.dataset import Dataset
+from strandline.base.ranges import Range
 from strandline.errors import NotFoundError, UnavailableError
-from strandline.lake.iceberg import SnapshotGone
-from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, Published, Staged
-from strandline.lake.maintenance import KnownSnapshot
-from strandline.lake.rewriting import Bin, DataFile, Listing, MainMoved, Repeats, RewriteDiffers, Stretch
-from strandline.lake.upkeep import Condition, Count, Doomed, FileBounds, Part, Place, TableFiles, TimeColumn
-from strandline.ranges import Range
+from strandline.lake.metadata.iceberg import SnapshotGone
+from strandline.lake.ports.prune import (
+    Condition,
+    Count,
+    Doomed,
+    FileBounds,
+    Part,
+    Place,
+    TableFiles,
+    TimeColumn,
+)
+from strandline.lake.ports.rewrite import Bin, DataFile, Listing, MainMoved, Repeats, RewriteDiffers, Stretch
+from strandline.lake.ports.snapshots import KnownSnapshot
+from strandline.lake.ports.stage import BURNED, Found, Published, Staged
+from strandline.rows.dataset import Dataset
+from strandline.state.landing import FixedInput, FlushLanding, Landing
 from tests.pipeline.simulation import DATASET, SimTable, TableError, TableRow, World
 
 ROW_BYTES: Final = 100

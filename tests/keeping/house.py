@@ -10,25 +10,25 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import replace as with_fields
 
-from strandline.content import open_content
-from strandline.dataset import Strand
-from strandline.delivery.front import Deliveries
-from strandline.delivery.prove import Proof
-from strandline.delivery.prove import prove as prove_all
+from strandline.config.config import Config, default_config, load_config
+from strandline.config.keys import Flush, Spool
+from strandline.delivery.api import Deliveries
+from strandline.delivery.audit.prove import Proof
+from strandline.delivery.audit.prove import prove as prove_all
 from strandline.delivery.result import SyncResult
-from strandline.keeping import retention
-from strandline.keeping.retention import PruneResult, prune
-from strandline.keeping.rules import rules_of
-from strandline.lake.census import census
-from strandline.lake.pruner import Pruner
-from strandline.lake.purger import SparkPurger
-from strandline.lake.reader import LakeReader
-from strandline.ledger.tally import Tally
+from strandline.lake.jobs.count_rows import census
+from strandline.lake.jobs.prune import Pruner
+from strandline.lake.jobs.purge import SparkPurger
+from strandline.lake.jobs.scan import LakeReader
+from strandline.maintenance.retention import prune as retention
+from strandline.maintenance.retention.prune import PruneResult, prune
+from strandline.maintenance.retention.rules import rules_of
 from strandline.persist import open_store
-from strandline.pipeline.config import Config, default_config, load_config
-from strandline.pipeline.config_sections import Flush, Spool
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
+from strandline.rows.dataset import Strand
+from strandline.state.context import Site
+from strandline.state.node_state import Standing
+from strandline.state.strand_state import Tally
+from strandline.storage import open_content
 from tests.delivery.rig import Rig
 
 START_US: Final = 1_800_000_000_000_000

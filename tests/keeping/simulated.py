@@ -10,30 +10,30 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from strandline.backfill.frame import write_frame
-from strandline.backfill.provider import Chunk, FrameProvider, Item, Provider, Window
 from strandline.backfill.result import BackfillResult, Tally
 from strandline.backfill.run import Order, run
-from strandline.content import ContentStore
-from strandline.dataset import Dataset, Identity, Strand
+from strandline.base.ranges import Range, RangeSet
+from strandline.config.keys import Compaction
+from strandline.config.sinks import SinkConfig
+from strandline.delivery.audit.prove import prove
 from strandline.delivery.owed import owed
-from strandline.delivery.prove import prove
 from strandline.delivery.run import sync
 from strandline.errors import UnavailableError
-from strandline.keeping.maintain import Asked, maintain
-from strandline.keeping.retention import prune
-from strandline.keeping.rules import Rules
-from strandline.keeping.tidy import tidy
-from strandline.lake.census import Counted
-from strandline.lake.known import Lookup, RowKey, SpoolAnswer, SpooledRun
-from strandline.lake.purging import Purger
-from strandline.ledger.line import sink_stream
-from strandline.pipeline.archive import past_events
-from strandline.pipeline.config_sections import Compaction
-from strandline.pipeline.config_sinks import SinkConfig
-from strandline.pipeline.flush import flush
-from strandline.pipeline.lease import LeaseHeld
-from strandline.pipeline.site import Site
-from strandline.ranges import Range, RangeSet
+from strandline.flush.flush import flush
+from strandline.lake.jobs.count_rows import Counted
+from strandline.lake.ports.lookup import Lookup, RowKey, SpoolAnswer, SpooledRun
+from strandline.lake.ports.purge import Purger
+from strandline.maintenance.retention.prune import prune
+from strandline.maintenance.retention.rules import Rules
+from strandline.maintenance.store_upkeep import tidy
+from strandline.maintenance.table_upkeep import Asked, maintain
+from strandline.rows.dataset import Dataset, Identity, Strand
+from strandline.sources.provider import Chunk, FrameProvider, Item, Provider, Window
+from strandline.state.archive import past_events
+from strandline.state.context import Site
+from strandline.state.lease import LeaseHeld
+from strandline.state.sink_progress import sink_stream
+from strandline.storage import ContentStore
 from tests.delivery.destinations import Bucket, Server, TableCourier
 from tests.delivery.simulated import Destinations, sender
 from tests.keeping.history import HistoryTable, SimRewriter, SimUpkeep

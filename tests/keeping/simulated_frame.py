@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from strandline.backfill.provider import Chunk, Item, Window
-from strandline.dataset import Dataset
+from strandline.base.ranges import Range
 from strandline.errors import UnavailableError
-from strandline.lake.frame_lookup import Counts, Unknown
-from strandline.lake.known import SpoolAnswer, SpooledRun
-from strandline.lake.landing import FixedInput
-from strandline.lake.lookup import narrowed, spooled_batches
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.lake.jobs.lookup import narrowed, spooled_batches
+from strandline.lake.jobs.lookup_frame import Counts, Unknown
+from strandline.lake.ports.lookup import SpoolAnswer, SpooledRun
+from strandline.rows.dataset import Dataset
+from strandline.sources.provider import Chunk, Item, Window
+from strandline.state.context import Site
+from strandline.state.landing import FixedInput
 from tests.keeping.history import Frame
 from tests.pipeline.simulation import DATASET, SOURCES, World
 

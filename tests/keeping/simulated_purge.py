@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from strandline.dataset import Dataset, Strand
-from strandline.keeping.purge import BY, PurgeResult, purge
-from strandline.lake.maintenance import KnownSnapshot
-from strandline.lake.purging import Asked, Match, PredicateUnreadable
-from strandline.ledger.entry import Removed, entry_of
-from strandline.ledger.prunings import retention_stream
-from strandline.pipeline.archive import past_events
-from strandline.pipeline.flush import flush
-from strandline.pipeline.quarantine import entries, rows_of
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.base.ranges import Range
+from strandline.flush.flush import flush
+from strandline.ingest.quarantine import entries, rows_of
+from strandline.lake.ports.purge import Asked, Match, PredicateUnreadable
+from strandline.lake.ports.snapshots import KnownSnapshot
+from strandline.maintenance.purge import BY, PurgeResult, purge
+from strandline.rows.dataset import Dataset, Strand
+from strandline.state.archive import past_events
+from strandline.state.context import Site
+from strandline.state.retention_events import retention_stream
+from strandline.state.strand_entries import Removed, entry_of
 from tests.delivery.simulated import Destinations
 from tests.keeping.history import File, HistoryTable, SimRewriter
 from tests.pipeline.simulation import DATASET, FAILURES, SOURCES, Process, TableRow, World

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Dataset, Strand
 from strandline.delivery.run import sync
-from strandline.keeping import merge, retention
-from strandline.keeping.decided import OtherRunOpen
-from strandline.keeping.rules import Rules
-from strandline.ledger.line import sink_stream
+from strandline.flush.flush import flush
+from strandline.ingest import append as append_module
+from strandline.ingest.append import append
+from strandline.ingest.load import load
+from strandline.ingest.quarantine import entries, rows_of
+from strandline.maintenance.compaction import merge
+from strandline.maintenance.open_run import OtherRunOpen
+from strandline.maintenance.retention import prune as retention
+from strandline.maintenance.retention.rules import Rules
 from strandline.persist import read
-from strandline.pipeline import append as append_module
-from strandline.pipeline.append import append
-from strandline.pipeline.flush import flush
-from strandline.pipeline.load import load
-from strandline.pipeline.quarantine import entries, rows_of
+from strandline.rows.dataset import Dataset, Strand
+from strandline.state.sink_progress import sink_stream
 from tests.delivery.destinations import Bucket, Server, TableCourier
 from tests.delivery.simulated import Destinations, sender
 from tests.keeping.calm import Crash

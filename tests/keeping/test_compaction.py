@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.keeping.compaction import FULL
-from strandline.keeping.maintain import look, maintain
-from strandline.lake import comparing
-from strandline.lake.reader import LakeReader
-from strandline.lake.rewrite import SparkRewriter
-from strandline.lake.rewriting import RewriteDiffers
+from strandline.config.keys import Compaction
+from strandline.flush.flush import flush
+from strandline.ingest.load import load
+from strandline.lake.jobs import compare_files
+from strandline.lake.jobs.rewrite import SparkRewriter
+from strandline.lake.jobs.scan import LakeReader
+from strandline.lake.ports.rewrite import RewriteDiffers
+from strandline.maintenance.compaction.files_to_merge import FULL
+from strandline.maintenance.table_upkeep import look, maintain
 from strandline.persist import read
-from strandline.pipeline.config_sections import Compaction
-from strandline.pipeline.flush import flush
-from strandline.pipeline.lease import LeaseHeld, take_lease
-from strandline.pipeline.load import load
+from strandline.rows.dataset import Strand
+from strandline.state.lease import LeaseHeld, take_lease
 from tests.keeping.compacting import (
     COMPACT,
     FORCE,
@@ -373,7 +373,7 @@ def test_a_rewrite_that_does_not_hold_the_rows_that_were_read_is_thrown_away(
     house: House, monkeypatch: pytest.MonkeyPatch, is_here: bool
 ) -> None:
     """L-CMP-2, L-CMP-7: the table is as it was, and so is the disk."""
-    monkeypatch.setattr(comparing, "is_worth", lambda _: is_here)
+    monkeypatch.setattr(compare_files, "is_worth", lambda _: is_here)
     for _ in range(3):
         house.land(4)
     before, on_disk = house.files(), _on_disk(house)

@@ -8,7 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.keeping.compaction import (
+from strandline.config.keys import Compaction
+from strandline.lake.ports.rewrite import Bin, DataFile
+from strandline.maintenance.compaction.files_to_merge import (
     FULL,
     RETRY_US,
     Known,
@@ -18,9 +20,7 @@ from strandline.keeping.compaction import (
     choose,
     signature,
 )
-from strandline.lake.rewriting import Bin, DataFile
-from strandline.ledger.rewrites import FAILED, Left
-from strandline.pipeline.config_sections import Compaction
+from strandline.state.compaction_events import FAILED, Left
 
 MIB = 1024 * 1024
 A = Bin("a", 0)

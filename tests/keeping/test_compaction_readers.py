@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from strandline.lake.maintenance import expire
-from strandline.lake.reader import LakeReader
-from strandline.ledger.line import event_of, sink_stream
-from strandline.pipeline.read import Scan
-from strandline.pipeline.visible import age, bounds
-from strandline.sinks.blob import BlobSink
+from strandline.lake.jobs.expire_snapshots import expire
+from strandline.lake.jobs.scan import LakeReader
+from strandline.read.read import Scan
+from strandline.read.visible import age, bounds
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.state.sink_progress import event_of, sink_stream
 from tests.keeping.compacting import FORCE, compact, keyed, put
 from tests.keeping.house import House
 

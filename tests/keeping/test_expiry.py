@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.keeping.maintain import Asked, look, maintain
-from strandline.lake.landing import Found
-from strandline.pipeline.config_sections import Compaction
-from strandline.pipeline.flush import flush
+from strandline.config.keys import Compaction
+from strandline.flush.flush import flush
+from strandline.lake.ports.stage import Found
+from strandline.maintenance.table_upkeep import Asked, look, maintain
 from tests.keeping.compacting import (
     COMPACT,
     Crash,

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.delivery.account import account_of
-from strandline.delivery.history import HistoryFolded, history, standing_at
+from strandline.delivery.audit.account import account_of
 from strandline.delivery.owed import Terms, numbered_at
 from strandline.delivery.run import sync
+from strandline.delivery.sink_history import HistoryFolded, history, standing_at
 from strandline.errors import HistoryGap
-from strandline.keeping import fold
-from strandline.ledger.entry import Removed, append_of
-from strandline.ledger.numbers import head_of
+from strandline.ingest.load import load
+from strandline.ingest.spool import declare_lost
+from strandline.maintenance.sweeps import archive_history
 from strandline.persist import global_pos, hold
-from strandline.pipeline.archive import past_events
-from strandline.pipeline.load import load
-from strandline.pipeline.spool import declare_lost
-from strandline.pipeline.standing import Standing
+from strandline.rows.dataset import Strand
+from strandline.state.archive import past_events
+from strandline.state.next_number import head_of
+from strandline.state.node_state import Standing
+from strandline.state.strand_entries import Removed, append_of
 from tests.delivery.destinations import Bucket, BucketSink, TableCourier
 from tests.delivery.simulated import sender
 from tests.keeping.calm import Calm, Crash, crash_at
@@ -64,8 +64,8 @@ def busy() -> Busy:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch, busy: Busy) -> Busy:
     """One that finds a few events worth folding."""
-    monkeypatch.setattr(fold, "FEWEST", 8)
-    monkeypatch.setattr(fold, "STAY", 4)
+    monkeypatch.setattr(archive_history, "FEWEST", 8)
+    monkeypatch.setattr(archive_history, "STAY", 4)
     return busy
 
 
@@ -241,7 +241,9 @@ def test_a_hold_on_the_order_keeps_what_its_reader_needs(eager: Busy) -> None:  
 
 
 @pytest.mark.parametrize("nth", range(1, 14))
-@pytest.mark.parametrize("module", ["strandline.keeping.fold", "strandline.pipeline.archive"])
+@pytest.mark.parametrize(
+    "module", ["strandline.maintenance.sweeps.archive_history", "strandline.state.archive"]
+)
 def test_a_crash_anywhere_in_a_fold_changes_no_answer(
     eager: Busy, monkeypatch: pytest.MonkeyPatch, module: str, nth: int
 ) -> None:  # L-CTL-6, P-CMP-8

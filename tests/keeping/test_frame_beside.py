@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from strandline.backfill.chunk import rows_whole
-from strandline.backfill.places import Strands
-from strandline.backfill.provider import Item
 from strandline.backfill.result import Tally
-from strandline.dataset import Dataset
+from strandline.backfill.row_locations import Strands
 from strandline.errors import OutcomeUnknown, UnavailableError
+from strandline.flush import recover as settle_module
+from strandline.flush.flush import flush
+from strandline.ingest import load as load_module
 from strandline.persist import Put
-from strandline.pipeline import load as load_module
-from strandline.pipeline import settle as settle_module
-from strandline.pipeline.flush import flush
+from strandline.rows.dataset import Dataset
+from strandline.sources.provider import Item
 from tests.keeping.calm import Crash
 from tests.keeping.history import Frame
 from tests.keeping.simulated import KEPT, Means

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from strandline.keeping.maintain import Asked, maintain
+from strandline.config.keys import Compaction
+from strandline.flush.reconcile import SWEEP_PAUSED
+from strandline.maintenance.table_upkeep import Asked, maintain
 from strandline.persist import Put, read
-from strandline.pipeline.config_sections import Compaction
-from strandline.pipeline.reconcile import SWEEP_PAUSED
 from tests.keeping.compacting import no_spark, paths, rewriter
 from tests.keeping.house import House
 

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from strandline.cli.purge import _left as told_left
-from strandline.dataset import Strand
+from strandline.cli.verbs.purge import _left as told_left
 from strandline.errors import UsageError
-from strandline.keeping import purge as purge_module
-from strandline.keeping.decided import OtherRunOpen
-from strandline.keeping.purge import PurgeResult, purge
-from strandline.lake.courier import SparkCourier
-from strandline.lake.purger import SparkPurger
-from strandline.lake.purging import PredicateUnreadable
+from strandline.ingest.append import append
+from strandline.ingest.quarantine import entries, rows_of
+from strandline.ingest.spool import spool_lines
+from strandline.lake.jobs.deliver import SparkCourier
+from strandline.lake.jobs.purge import SparkPurger
+from strandline.lake.ports.purge import PredicateUnreadable
+from strandline.maintenance import purge as purge_module
+from strandline.maintenance.open_run import OtherRunOpen
+from strandline.maintenance.purge import PurgeResult, purge
+from strandline.node.status import status_of
 from strandline.persist import Append, blob_store
-from strandline.pipeline.append import append
-from strandline.pipeline.quarantine import entries, rows_of
-from strandline.pipeline.spool import spool_lines
-from strandline.sinks.blob import BlobSink
-from strandline.status import status_of
+from strandline.rows.dataset import Strand
+from strandline.sinks.blob.blob_sink import BlobSink
 from tests.delivery.rig import blob_rows, once
 from tests.keeping.calm import Crash, crash_at, open_letter
 from tests.keeping.house import House
@@ -287,7 +287,9 @@ def test_a_purge_that_was_killed_is_ended_by_the_next_run_of_retention(
 
 
 @pytest.mark.parametrize("points", some([range(1, 9), range(2, 9, 3)], range(2, 9, 3)), ids=["each", "some"])
-@pytest.mark.parametrize("module", ["strandline.keeping.purge", "strandline.keeping.purge_quarantine"])
+@pytest.mark.parametrize(
+    "module", ["strandline.maintenance.purge", "strandline.maintenance.purge_quarantine"]
+)
 def test_a_purge_that_was_cut_short_anywhere_is_finished_by_repeating_it(
     house: House,
     purged: Callable[..., PurgeResult],

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
 from strandline.errors import StrandlineError
-from strandline.lake import pruner
-from strandline.lake.file_bounds import file_bounds
-from strandline.lake.pruner import Pruner
-from strandline.ledger.entry import Reserved, append_of
-from strandline.ledger.prunings import retention_stream
+from strandline.ingest.append import append
+from strandline.lake.jobs import prune
+from strandline.lake.jobs.prune import Pruner
+from strandline.lake.metadata.file_bounds import file_bounds
+from strandline.node.status import status_of
 from strandline.persist import read
-from strandline.pipeline.append import append
-from strandline.pipeline.lease import LeaseHeld, take_lease
-from strandline.status import status_of
+from strandline.rows.dataset import Strand
+from strandline.state.lease import LeaseHeld, take_lease
+from strandline.state.retention_events import retention_stream
+from strandline.state.strand_entries import Reserved, append_of
 from tests.keeping.house import DAY_US, START_US, Crash, House, at_point, crash
 
 POINTS = (
@@ -307,7 +307,7 @@ def test_many_strands_go_by_their_names_and_what_lands_meanwhile_stays(
 ) -> None:
     """L-RET-7: with no time of residence either, on classic Spark and on Connect."""
     house = each_house
-    monkeypatch.setattr(pruner, "_FEW", 1)
+    monkeypatch.setattr(prune, "_FEW", 1)
     for source in ("a", "b", "it's"):
         house.append(3, source)
     house.flush()

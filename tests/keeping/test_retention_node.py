@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from strandline.cli import cli
-from strandline.keeping.driver import Chores, Done
-from strandline.keeping.retention import PruneResult
-from strandline.node import Node, open_node
-from strandline.pipeline.config import FILE_NAME
-from strandline.pipeline.visible import BehindFront
-from strandline.status import status_of
+from strandline.config.config import FILE_NAME
+from strandline.maintenance.chores import Chores, Done
+from strandline.maintenance.retention.prune import PruneResult
+from strandline.node.node import Node, open_node
+from strandline.node.status import status_of
+from strandline.read.visible import BehindFront
 from tests.keeping.house import HandClock
 from tests.pipeline.test_node import SETTINGS
 
@@ -141,7 +141,7 @@ def test_the_command_line_counts_prunes_and_reads_on(
     token = node.end("rows", source="a")
     land(node, 6, 9)
     clock.forward(days=100)
-    monkeypatch.setattr("strandline.pipeline.site.SystemClock", lambda: clock)
+    monkeypatch.setattr("strandline.state.context.SystemClock", lambda: clock)
 
     def run(*args: str, expect: int = 0) -> Any:
         done = CliRunner().invoke(cli, [*args, "--home", home])

@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.delivery.absent import Landed, Took, unexplained
-from strandline.keeping.driver import Chore, Chores, Done
-from strandline.keeping.kept import Kept, keeping, kept_of
-from strandline.keeping.marks import Marks
-from strandline.keeping.report import retention_status
-from strandline.keeping.ripe import Ripe, may_hold, oldest, ripe, ripens_at
-from strandline.keeping.rules import Rules, rules_of
-from strandline.lake.file_bounds import NOTHING, UNKNOWN
-from strandline.lake.pruner import doomed_sql
-from strandline.lake.upkeep import (
+from strandline.base.ranges import Range, RangeSet
+from strandline.config.config import ConfigError, load_config
+from strandline.delivery.audit.explain_missing import Landed, Took, unexplained
+from strandline.ingest.append import append
+from strandline.lake.jobs.prune import doomed_sql
+from strandline.lake.metadata.file_bounds import NOTHING, UNKNOWN
+from strandline.lake.ports.prune import (
     Condition,
     Doomed,
     FileBounds,
@@ -29,10 +26,13 @@ from strandline.lake.upkeep import (
     doomed_data,
     doomed_of,
 )
+from strandline.maintenance.chores import Chore, Chores, Done
+from strandline.maintenance.dataset_status import retention_status
+from strandline.maintenance.retention.last_look import Kept, keeping, kept_of
+from strandline.maintenance.retention.prune_candidates import Ripe, may_hold, oldest, ripe, ripens_at
+from strandline.maintenance.retention.rules import Rules, rules_of
+from strandline.maintenance.retention.sink_marks import Marks
 from strandline.persist import open_store
-from strandline.pipeline.append import append
-from strandline.pipeline.config import ConfigError, load_config
-from strandline.ranges import Range, RangeSet
 from tests.keeping.house import DAY_US, HOUR_US, HandClock
 from tests.pipeline.sites import make_site
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.delivery.front import Deliveries
-from strandline.delivery.history import history
+from strandline.config.config import Config
+from strandline.delivery.api import Deliveries
 from strandline.delivery.owed import Terms
-from strandline.ledger.line import Line, event_of, sink_stream
+from strandline.delivery.sink_history import history
+from strandline.ingest.append import append
+from strandline.node.status import Status, status_of
 from strandline.persist import Event, read
-from strandline.pipeline.append import append
-from strandline.pipeline.config import Config
-from strandline.sinks.blob import BlobSink
+from strandline.rows.dataset import Strand
+from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.sink import Outcome
-from strandline.status import Status, status_of
+from strandline.state.sink_progress import Line, event_of, sink_stream
 from tests.delivery.destinations import Server, ServerSink
 from tests.delivery.rig import blob_rows, once
 from tests.keeping.house import House, at_point, blob_sink

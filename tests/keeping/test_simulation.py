@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from strandline.backfill import frame
-from strandline.backfill.check import Check
-from strandline.keeping import fold, merge, purge, retention
-from strandline.keeping.marks import Marks
-from strandline.lake.purging import Asked, Purger
-from strandline.pipeline.lease import Lease
-from strandline.pipeline.load import Guarded
-from strandline.pipeline.site import Site
+from strandline.backfill.check_known import Check
+from strandline.ingest.load import Guarded
+from strandline.lake.ports.purge import Asked, Purger
+from strandline.maintenance import purge
+from strandline.maintenance.compaction import merge
+from strandline.maintenance.retention import prune
+from strandline.maintenance.retention.sink_marks import Marks
+from strandline.maintenance.sweeps import archive_history
+from strandline.state.context import Site
+from strandline.state.lease import Lease
 from tests.keeping.simulated import HISTORY, simulate, table_of
 from tests.keeping.simulated_frame import FRAMES
 from tests.pipeline.simulation import DATASET, World
@@ -31,8 +34,8 @@ PURGES = ("purges", "purges ended by retention", "rows purged out of quarantine"
 @pytest.fixture(autouse=True)
 def folds_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of this world is short: what is worth an archive of its own elsewhere never comes together."""
-    monkeypatch.setattr(fold, "FEWEST", 8)
-    monkeypatch.setattr(fold, "STAY", 4)
+    monkeypatch.setattr(archive_history, "FEWEST", 8)
+    monkeypatch.setattr(archive_history, "STAY", 4)
 
 
 def run(seeds: range) -> Counter[str]:
@@ -108,13 +111,13 @@ def caught(seeds: range) -> str | None:
 
 def test_rows_that_go_before_that_is_on_record_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """L-RET-7: a crash in between leaves a hole that nobody can tell the reason of."""
-    real = retention._Pruning._intend
+    real = prune._Pruning._intend
 
-    def too_late(self: retention._Pruning, *args: object) -> object:
+    def too_late(self: prune._Pruning, *args: object) -> object:
         self._upkeep.delete(self._dataset, args[1].doomed)  # type: ignore[attr-defined]
         return real(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(retention._Pruning, "_intend", too_late)
+    monkeypatch.setattr(prune._Pruning, "_intend", too_late)
 
     assert caught(range(60)) is not None
 
@@ -208,7 +211,7 @@ def test_a_sink_that_passes_what_is_gone_before_that_is_told_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """L-RET-5, G-2: where it stood when that was decided is forgotten."""
-    monkeypatch.setattr(retention, "stood", lambda *_: ())
+    monkeypatch.setattr(prune, "stood", lambda *_: ())
 
     assert caught(range(7, 67)) is not None
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.keeping.horizon import Mark, note, reached, thinned
-from strandline.keeping.sweep import SCOPE, sweep_dataset, sweep_segments
-from strandline.lake.landing import Piece
-from strandline.ledger.entry import ControlUnreadable, Flushed, append_of
-from strandline.ledger.spool import pending
+from strandline.base.ranges import Range
+from strandline.ingest.append import append, segment_key
+from strandline.ingest.spool import declare_lost
+from strandline.maintenance.sweeps.age_index import Mark, note, reached, thinned
+from strandline.maintenance.sweeps.landed_segments import SCOPE, sweep_dataset, sweep_segments
 from strandline.persist import Append, Conflict
-from strandline.pipeline.append import append, segment_key
-from strandline.pipeline.lease import held
-from strandline.pipeline.plan import FlushPlan, Share, planned
-from strandline.pipeline.spool import declare_lost
-from strandline.ranges import Range
+from strandline.rows.dataset import Strand
+from strandline.state.flush_plan import FlushPlan, Share, planned
+from strandline.state.landing import Piece
+from strandline.state.lease import held
+from strandline.state.pending_rows import pending
+from strandline.state.strand_entries import ControlUnreadable, Flushed, append_of
 from tests.keeping.calm import Calm, Crash, crash_at
 from tests.pipeline.simulation import DATASET
 
@@ -147,7 +147,7 @@ def test_a_crash_anywhere_in_a_sweep_leaves_its_work_to_the_next(
     calm.tidy()
     calm.forward(hours=25)
 
-    with crash_at(monkeypatch, "strandline.keeping.sweep", nth) as passed:
+    with crash_at(monkeypatch, "strandline.maintenance.sweeps.landed_segments", nth) as passed:
         try:
             calm.tidy()
         except Crash:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from strandline.keeping import fold
-from strandline.keeping.sweep import swept_through
-from strandline.keeping.tidy import tidy
+from strandline.maintenance.store_upkeep import tidy
+from strandline.maintenance.sweeps import archive_history
+from strandline.maintenance.sweeps.landed_segments import swept_through
 from strandline.persist import BlobRef, refs_in
 from tests.pipeline.simulation import (
     FAILURES,
@@ -57,8 +57,8 @@ def empties(world: World) -> None:
 def test_tidying_beside_all_else_loses_nothing_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(fold, "FEWEST", 8)
-    monkeypatch.setattr(fold, "STAY", 4)
+    monkeypatch.setattr(archive_history, "FEWEST", 8)
+    monkeypatch.setattr(archive_history, "STAY", 4)
     world = World(seed)
     world.now_us = int(datetime.now(UTC).timestamp()) * 1_000_000  # as the disk has it
 

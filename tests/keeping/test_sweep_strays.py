@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from strandline.content.segment import write_segment
-from strandline.dataset import Strand
-from strandline.ledger.line import event_of, sink_stream
-from strandline.persist import BlobRef, blob_store, kv_put
-from strandline.persist import append as append_event
-from strandline.pipeline.append import (
+from strandline.flush.reconcile import SWEEP_PAUSED, confirm_restore
+from strandline.ingest.append import (
     RequestIdReused,
     append,
     drop_quarantined,
     retry_quarantined,
     segment_key,
 )
-from strandline.pipeline.load import load
-from strandline.pipeline.reconcile import SWEEP_PAUSED, confirm_restore
-from strandline.rows import accept
+from strandline.ingest.load import load
+from strandline.persist import BlobRef, blob_store, kv_put
+from strandline.persist import append as append_event
+from strandline.rows.dataset import Strand
+from strandline.rows.validate import accept
+from strandline.state.sink_progress import event_of, sink_stream
+from strandline.storage.segment import write_segment
 from tests.keeping.calm import Calm, Crash, crash_at, open_letter
 from tests.pipeline.simulation import DATASET
 
@@ -69,7 +69,7 @@ def test_an_append_slower_than_the_sweep_writes_its_segment_anew(
             assert calm.blobs() == set()
 
     with monkeypatch.context() as patched:
-        patched.setattr("strandline.pipeline.append.reach", reach)
+        patched.setattr("strandline.ingest.append.reach", reach)
         receipt = calm.append(1)
 
     assert receipt.segment not in stored
@@ -89,7 +89,7 @@ def test_an_append_that_names_its_segment_first_keeps_it(
             calm.site.b.kv_put(segment_key(cid), "named")
 
     with monkeypatch.context() as patched:
-        patched.setattr("strandline.keeping.strays.reach", reach)
+        patched.setattr("strandline.maintenance.sweeps.orphan_blobs.reach", reach)
         done = calm.tidy()
 
     assert (done.strays.blobs, calm.blobs()) == (0, {cid})
@@ -164,7 +164,7 @@ def test_a_crash_anywhere_leaves_orphans_to_the_next_sweep(
     orphan(calm), orphan(calm)
     calm.forward(hours=25)
 
-    with crash_at(monkeypatch, "strandline.keeping.strays", nth), pytest.raises(Crash):
+    with crash_at(monkeypatch, "strandline.maintenance.sweeps.orphan_blobs", nth), pytest.raises(Crash):
         calm.tidy()
 
     calm.restarted()
@@ -180,7 +180,7 @@ def test_bytes_that_were_put_anew_after_they_were_doomed_stay(
 ) -> None:  # P-BLB-9
     ref = blob_store(calm.site.content, b"rows", "a/b")
     calm.forward(hours=25)
-    with crash_at(monkeypatch, "strandline.keeping.strays", 2), pytest.raises(Crash):
+    with crash_at(monkeypatch, "strandline.maintenance.sweeps.orphan_blobs", 2), pytest.raises(Crash):
         calm.tidy()
     again = _put_later(calm, ref)
     kv_put(calm.site.b, "mine", ref)
@@ -247,7 +247,7 @@ def test_the_fence_of_a_load_that_is_open_stays(
             raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr("strandline.pipeline.load.reach", reach)
+        patched.setattr("strandline.ingest.load.reach", reach)
         with pytest.raises(Crash):
             load(calm.site, calm.world.table, DATASET, [{"key": "l"}], source="s", request_id="l1")  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import strandline
 from strandline.errors import StrandlineError, UnavailableError
-from strandline.node import Node
+from strandline.node.node import Node
 
 
 def tell(**facts: Any) -> None:

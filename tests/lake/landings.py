@@ -8,12 +8,12 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from strandline.content import ContentStore
-from strandline.content.segment import write_segment
-from strandline.dataset import SOURCE, Column, Dataset
-from strandline.lake.landing import FlushLanding, Piece
-from strandline.lake.writer import IcebergTables
-from strandline.rows import arrow_schema
+from strandline.lake.jobs.stage import IcebergTables
+from strandline.rows.dataset import SOURCE, Column, Dataset
+from strandline.rows.validate import arrow_schema
+from strandline.state.landing import FlushLanding, Piece
+from strandline.storage import ContentStore
+from strandline.storage.segment import write_segment
 
 AT: Final = 1_700_000_000_000_000
 _names: Final = count(1)

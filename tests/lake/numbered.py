@@ -10,12 +10,22 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.dataset import SOURCE, Column, Dataset
-from strandline.lake.conf import catalog_conf
-from strandline.lake.schema import AT, FLUSH, ROW_ID, SEQ, ensure_table, literal, quoted, sql_type, table_name
-from strandline.lake.settings import CATALOG, NAMESPACE, LakeSettings
-from strandline.lake.spark import own_session
-from strandline.ranges import Range
+from strandline.base.ranges import Range
+from strandline.config.lake_settings import CATALOG, NAMESPACE, LakeSettings
+from strandline.lake.jobs.table_schema import (
+    AT,
+    FLUSH,
+    ROW_ID,
+    SEQ,
+    ensure_table,
+    literal,
+    quoted,
+    sql_type,
+    table_name,
+)
+from strandline.lake.spark.conf import catalog_conf
+from strandline.lake.spark.session import own_session
+from strandline.rows.dataset import SOURCE, Column, Dataset
 
 MESSAGE: Final = (Column("message", "string"),)
 ODD_SOURCES: Final = ("a'b", "a\nb", "a\\b", 'a"b', "a`b", "a%_b", "日本 ünï 😀", "a\\'b -- ;", "s0")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import StrandlineError
-from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import is_connect, slots, start_spark, stop_spark
+from strandline.lake.spark.session import is_connect, slots, start_spark, stop_spark
 
 
 def lake_in(folder: Path) -> LakeSettings:

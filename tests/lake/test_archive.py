@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from strandline.lake.archive import (
+from strandline.lake.spark.class_archive import (
     OPTIONS_KEY,
     UNUSED_S,
     archive_file,
@@ -18,7 +18,7 @@ from strandline.lake.archive import (
     can_archive,
     make_archive,
 )
-from strandline.lake.java import Java, find_java
+from strandline.lake.spark.java import Java, find_java
 
 CHILD: Final = Path(__file__).with_name("start_child.py")
 CHILD_ENDS_S: Final = 240

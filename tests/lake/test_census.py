@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.lake.census import BLOCK, Counted, _ranges, census
-from strandline.lake.reader import LakeReader
-from strandline.lake.settings import LakeSettings
-from strandline.ranges import Range, RangeSet
+from strandline.base.ranges import Range, RangeSet
+from strandline.config.lake_settings import LakeSettings
+from strandline.lake.jobs.count_rows import BLOCK, Counted, _ranges, census
+from strandline.lake.jobs.scan import LakeReader
 from tests.lake.numbered import made, put
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from strandline.lake import comparing
-from strandline.lake.comparing import are_same, is_worth
-from strandline.lake.rewriting import Bin, DataFile
+from strandline.lake.jobs import compare_files
+from strandline.lake.jobs.compare_files import are_same, is_worth
+from strandline.lake.ports.rewrite import Bin, DataFile
 
 IO = PyArrowFileIO()
 
@@ -45,7 +45,7 @@ def test_rows_are_the_same_however_they_are_cut(files: Files) -> None:  # L-CMP-
 def test_files_are_read_by_batches(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # L-CMP-2, L-COST-5
-    monkeypatch.setattr(comparing, "_BATCH", 7)
+    monkeypatch.setattr(compare_files, "_BATCH", 7)
     before = [files.of(list(range(lo + 1, lo + 11))) for lo in range(0, 100, 10)]
 
     assert are_same(IO, before, [files.of(list(range(1, 101)))])
@@ -96,7 +96,7 @@ def test_not_a_number_is_what_it_was_and_no_null(files: Files) -> None:  # L-CMP
 
 
 def test_only_small_files_one_after_the_other_are_worth_it(files: Files) -> None:
-    small, large = files.of([1]), files.of([2], bytes_=comparing.SMALL * 3)
+    small, large = files.of([1]), files.of([2], bytes_=compare_files.SMALL * 3)
 
     assert is_worth([files.of([3, 4]), small])
     assert is_worth([small, files.of([1], place="b")])

@@ -2,10 +2,10 @@
 
 import pytest
 
+from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import UsageError
-from strandline.lake import jars
-from strandline.lake.conf import EXTENSIONS, catalog_conf, open_conf, spark_conf
-from strandline.lake.settings import LakeSettings, SparkSettings
+from strandline.lake.spark import jars
+from strandline.lake.spark.conf import EXTENSIONS, catalog_conf, open_conf, spark_conf
 
 SQLITE = LakeSettings(warehouse="/data/warehouse", uri="/data/catalog.db")
 POSTGRES = LakeSettings(

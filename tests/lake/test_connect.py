@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.config.lake_settings import SparkSettings
 from strandline.errors import UsageError
-from strandline.lake.connect import (
+from strandline.lake.spark.connect import (
     CatalogMissing,
     ExecutorsDiffer,
     SparkUnreachable,
@@ -18,8 +19,7 @@ from strandline.lake.connect import (
     close_session,
     open_session,
 )
-from strandline.lake.settings import SparkSettings
-from strandline.lake.spark import own_session
+from strandline.lake.spark.session import own_session
 from tests.lake.test_spark import told_by
 from tests.spark_sessions import ConnectServer
 

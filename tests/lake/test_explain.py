@@ -6,14 +6,14 @@ import sys
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.dataset import Dataset
-from strandline.lake.explain import ScanPlan, explain
-from strandline.lake.iceberg import SnapshotGone, TableMissing
-from strandline.lake.metrics import ScanMeter
-from strandline.lake.reader import LakeReader
-from strandline.lake.schema import table_name
-from strandline.lake.settings import LakeSettings
-from strandline.ranges import Range
+from strandline.base.ranges import Range
+from strandline.config.lake_settings import LakeSettings
+from strandline.lake.jobs.scan import LakeReader
+from strandline.lake.jobs.table_schema import table_name
+from strandline.lake.metadata.explain import ScanPlan, explain
+from strandline.lake.metadata.iceberg import SnapshotGone, TableMissing
+from strandline.lake.spark.scan_meter import ScanMeter
+from strandline.rows.dataset import Dataset
 from tests.lake.numbered import MESSAGE, expire, made, put
 
 
@@ -93,10 +93,10 @@ def test_an_empty_table_has_nothing_to_open_and_a_missing_one_is_an_error(
 
 
 def test_a_plan_needs_no_spark() -> None:  # L-READ-14
-    loads = "import sys, strandline.lake.explain, strandline.lake.iceberg; print(sorted(sys.modules))"
+    loads = "import sys; from strandline.lake.metadata import explain, iceberg; print(sorted(sys.modules))"
 
     loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True).stdout
 
-    assert "'strandline.lake.iceberg'" in loaded
+    assert "'strandline.lake.metadata.iceberg'" in loaded
     assert "'pyspark'" not in loaded
     assert "'pyiceberg'" not in loaded  # slow to import, so only once it is needed

@@ -17,9 +17,12 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from strandline.dataset import Column, Dataset
+from strandline.base.ranges import Range
+from strandline.config.lake_settings import NAMESPACE, LakeSettings
 from strandline.errors import NotFoundError, UnavailableError, UsageError
-from strandline.lake.iceberg import (
+from strandline.lake.jobs.scan import LakeReader
+from strandline.lake.jobs.table_schema import table_name
+from strandline.lake.metadata.iceberg import (
     BoundsMissing,
     CatalogUnreadable,
     TableMissing,
@@ -30,10 +33,7 @@ from strandline.lake.iceberg import (
     table_history,
     table_marks,
 )
-from strandline.lake.reader import LakeReader
-from strandline.lake.schema import table_name
-from strandline.lake.settings import NAMESPACE, LakeSettings
-from strandline.ranges import Range
+from strandline.rows.dataset import Column, Dataset
 from tests.lake.numbered import (
     ODD_SOURCES,
     expire,

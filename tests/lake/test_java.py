@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.errors import UnavailableError
-from strandline.lake import java
-from strandline.lake.java import Java, JavaMissing, find_java
+from strandline.lake.spark import java
+from strandline.lake.spark.java import Java, JavaMissing, find_java
 
 VECTOR = "--add-modules=jdk.incubator.vector"
 ALL_MODULES = "java.base jdk.incubator.vector"

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.content import open_content
-from strandline.dataset import Column, Dataset, Identity, SchemaBreaking
+from strandline.config.lake_settings import CATALOG, SCRATCH, LakeSettings
 from strandline.errors import StrandlineError, UnavailableError, UsageError
-from strandline.lake import load_input
-from strandline.lake.landing import FixedInput, LoadLanding
-from strandline.lake.schema import TableUnavailable, table_name
-from strandline.lake.settings import CATALOG, SCRATCH, LakeSettings
-from strandline.lake.writer import IcebergTables
-from strandline.rows import BadRows, RowTooLarge, accept
+from strandline.lake.jobs import load_input
+from strandline.lake.jobs.stage import IcebergTables
+from strandline.lake.jobs.table_schema import TableUnavailable, table_name
+from strandline.rows.dataset import Column, Dataset, Identity, SchemaBreaking
+from strandline.rows.validate import BadRows, RowTooLarge, accept
+from strandline.state.landing import FixedInput, LoadLanding
+from strandline.storage import open_content
 from tests.lake.landings import AT, Ledgers, fresh_name, land, logs
 
 

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.dataset import Dataset
-from strandline.lake.counters import NOTHING_READ, ScanCounters
-from strandline.lake.explain import explain
-from strandline.lake.metrics import ScanMeter
-from strandline.lake.reader import LakeReader, Piece
-from strandline.lake.settings import LakeSettings
-from strandline.lake.spark import is_connect
-from strandline.ranges import Range
+from strandline.base.ranges import Range
+from strandline.config.lake_settings import LakeSettings
+from strandline.lake.jobs.scan import LakeReader, Piece
+from strandline.lake.metadata.explain import explain
+from strandline.lake.ports.scan_counters import NOTHING_READ, ScanCounters
+from strandline.lake.spark.scan_meter import ScanMeter
+from strandline.lake.spark.session import is_connect
+from strandline.rows.dataset import Dataset
 from tests.lake.numbered import lake_of, made, put
 
 UNKNOWN = ScanCounters()

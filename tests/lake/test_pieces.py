@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.content import ContentStore
-from strandline.content.segment import write_segment
-from strandline.dataset import Dataset
-from strandline.lake.landing import Piece
-from strandline.lake.pieces import placed_batches, placed_schema, reading_order, shares
-from strandline.objects import MemoryObjects
-from strandline.rows import accept
+from strandline.lake.jobs.segment_batches import placed_batches, placed_schema, reading_order, shares
+from strandline.rows.dataset import Dataset
+from strandline.rows.validate import accept
+from strandline.state.landing import Piece
+from strandline.storage import ContentStore
+from strandline.storage.objects import MemoryObjects
+from strandline.storage.segment import write_segment
 
 
 class Counting(MemoryObjects):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.lake.python_task import Batches, lean
+from strandline.lake.spark.python_task import Batches, lean
 
 
 def importers() -> int:

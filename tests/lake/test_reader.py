@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.dataset import Column, Dataset
+from strandline.base.ranges import Range
 from strandline.errors import UsageError
-from strandline.lake.iceberg import SnapshotGone, TableMissing, UnstampedRows, WarehouseMoved
-from strandline.lake.reader import LakeReader, Piece, pieces_sql
-from strandline.lake.schema import TableUnavailable, ensure_table, table_name
-from strandline.ranges import Range
+from strandline.lake.jobs.scan import LakeReader, Piece, pieces_sql
+from strandline.lake.jobs.table_schema import TableUnavailable, ensure_table, table_name
+from strandline.lake.metadata.iceberg import SnapshotGone, TableMissing, UnstampedRows, WarehouseMoved
+from strandline.rows.dataset import Column, Dataset
 from tests.lake.numbered import (
     MESSAGE,
     ODD_SOURCES,

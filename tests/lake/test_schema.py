@@ -8,8 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from strandline.dataset import Column, Dataset, Identity, SchemaBreaking
-from strandline.lake.schema import (
+from strandline.lake.jobs.table_schema import (
     INTERNAL,
     PartitionDrift,
     ensure_table,
@@ -17,6 +16,7 @@ from strandline.lake.schema import (
     read_shape,
     table_name,
 )
+from strandline.rows.dataset import Column, Dataset, Identity, SchemaBreaking
 from tests.lake.landings import fresh_name, logs
 
 TYPES = (

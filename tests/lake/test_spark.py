@@ -22,10 +22,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import UsageError
-from strandline.lake import jars
-from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import is_connect, own_session, slots, start_spark, stop_spark
+from strandline.lake.spark import jars
+from strandline.lake.spark.session import is_connect, own_session, slots, start_spark, stop_spark
 
 CHILD: Final = Path(__file__).with_name("start_child.py")
 CHILD_ENDS_S: Final = 200

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.dataset import Column, Dataset, Identity
-from strandline.lake.pieces import numbered_schema
-from strandline.lake.stamp import stamped, without_known, without_repeats
+from strandline.lake.jobs.segment_batches import numbered_schema
+from strandline.lake.jobs.stamp import stamped, without_known, without_repeats
+from strandline.rows.dataset import Column, Dataset, Identity
 
 
 def sha(text: str) -> str:

@@ -11,20 +11,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
 import strandline
-from strandline.content import ContentStore, open_content
-from strandline.content.segment import SegmentUnreadable
-from strandline.dataset import Column, Dataset, Identity
+from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import CorruptionError, NotFoundError, UnavailableError
-from strandline.lake import writer
-from strandline.lake.history import History, Snapshot, find
-from strandline.lake.iceberg import WarehouseMoved
-from strandline.lake.landing import BURNED, FlushLanding, Found, Piece, Published, Staged
-from strandline.lake.pieces import shares
-from strandline.lake.schema import table_name
-from strandline.lake.settings import LakeSettings, SparkSettings
-from strandline.lake.spark import idle_sessions, start_spark
-from strandline.lake.writer import IcebergTables
+from strandline.lake.jobs import stage
+from strandline.lake.jobs.landing_history import History, Snapshot, find
+from strandline.lake.jobs.segment_batches import shares
+from strandline.lake.jobs.stage import IcebergTables
+from strandline.lake.jobs.table_schema import table_name
+from strandline.lake.metadata.iceberg import WarehouseMoved
+from strandline.lake.ports.stage import BURNED, Found, Published, Staged
+from strandline.lake.spark.session import idle_sessions, start_spark
 from strandline.persist import BlobRef
+from strandline.rows.dataset import Column, Dataset, Identity
+from strandline.state.landing import FlushLanding, Piece
+from strandline.storage import ContentStore, open_content
+from strandline.storage.segment import SegmentUnreadable
 from tests.lake.landings import AT, Ledgers, land, logs, publish
 
 
@@ -53,8 +54,8 @@ def each_lake(
 @pytest.fixture
 def by_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every landing counts as large: Spark's tasks read the segments."""
-    monkeypatch.setattr(writer, "SMALL_ROWS", 0)
-    monkeypatch.setattr(writer, "TASK_ROWS", 2)
+    monkeypatch.setattr(stage, "SMALL_ROWS", 0)
+    monkeypatch.setattr(stage, "TASK_ROWS", 2)
 
 
 def stored(spark: SparkSession, dataset: Dataset, *columns: str) -> list[tuple[Any, ...]]:
@@ -478,7 +479,7 @@ def test_rows_that_are_committed_in_their_strand_are_left_out_at_the_door(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # L-FLUSH-9
     if how != "by list":
-        monkeypatch.setattr(writer, "FEW_IDS", 0)
+        monkeypatch.setattr(stage, "FEW_IDS", 0)
     if how == "by tasks":
         request.getfixturevalue("by_tasks")
     dataset = keyed(dedupe_on_flush=True)
@@ -639,18 +640,24 @@ def test_only_one_module_writes_rows_into_tables_and_one_more_into_scratch() -> 
     def writing(paths: Sequence[Path]) -> list[str]:
         return [str(path.relative_to(package)) for path in paths if writes.search(path.read_text())]
 
-    rooms = [package / "lake", package / "pipeline", package / "server", package / "cli"]
-    found = writing([path for room in rooms for path in sorted(room.rglob("*.py"))])
+    rooms = ["cli", "config", "flush", "ingest", "lake", "node", "read", "server", "state"]
+    found = writing([path for room in rooms for path in sorted((package / room).rglob("*.py"))])
 
-    assert found == ["lake/archive.py", "lake/catalog_rows.py", "lake/load_input.py", "lake/writer.py"]
-    assert re.findall(r"INSERT INTO \S+", (package / "lake" / "archive.py").read_text()) == [
+    lake = package / "lake"
+    assert found == [
+        "lake/jobs/load_input.py",
+        "lake/jobs/stage.py",
+        "lake/metadata/catalog_rows.py",
+        "lake/spark/class_archive.py",
+    ]
+    assert re.findall(r"INSERT INTO \S+", (lake / "spark" / "class_archive.py").read_text()) == [
         "INSERT INTO {table}"  # of a lake in a temporary folder, which Java warms up on
     ]
-    assert re.findall(r"INSERT INTO \S+", (package / "lake" / "catalog_rows.py").read_text()) == [
+    assert re.findall(r"INSERT INTO \S+", (lake / "metadata" / "catalog_rows.py").read_text()) == [
         "INSERT INTO {each.name}"  # a table of the catalog itself, which names tables and has no rows of any
     ]
-    assert (package / "lake" / "writer.py").read_text().count(".writeTo(") == 1
-    assert (package / "lake" / "load_input.py").read_text().count(".writeTo(") == 1
+    assert (lake / "jobs" / "stage.py").read_text().count(".writeTo(") == 1
+    assert (lake / "jobs" / "load_input.py").read_text().count(".writeTo(") == 1
 
 
 def test_a_write_that_fails_because_the_warehouse_moved_says_so(

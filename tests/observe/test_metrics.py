@@ -10,25 +10,25 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from strandline.daemon.watched import count, metrics_page
-from strandline.dataset import Dataset
+from strandline.config.config import FILE_NAME, Config, load_config
+from strandline.config.keys import Server, Spool
+from strandline.daemon.due_syncs import Ended
+from strandline.daemon.metrics_page import count, metrics_page
 from strandline.delivery.backoff import PACES_S
-from strandline.delivery.driver import Ended
 from strandline.delivery.result import SyncResult
 from strandline.errors import UnavailableError
-from strandline.lake.counters import ScanCounters
-from strandline.ledger.line import event_of, sink_stream
-from strandline.observe.live import Live
-from strandline.observe.metrics import Metrics, page_of
+from strandline.ingest.append import append
+from strandline.lake.ports.scan_counters import ScanCounters
+from strandline.node.metrics import Metrics, page_of
+from strandline.node.status import status_of
+from strandline.observe.process_counts import Live
 from strandline.persist import ProjectionState, snapshot_load, snapshot_save
-from strandline.pipeline.append import append
-from strandline.pipeline.config import FILE_NAME, Config, load_config
-from strandline.pipeline.config_sections import Server, Spool
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing, keep_base
-from strandline.server.tokens import new_token
+from strandline.rows.dataset import Dataset
+from strandline.server.bearer_tokens import new_token
 from strandline.sinks.sink import Outcome
-from strandline.status import status_of
+from strandline.state.context import Site
+from strandline.state.node_state import Standing, keep_base
+from strandline.state.sink_progress import event_of, sink_stream
 from tests.cli.test_status import FAILED, SINK, Node
 from tests.pipeline.simulation import DATASET
 from tests.pipeline.sites import StillClock

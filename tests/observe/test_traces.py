@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import strandline
+from strandline.config.config import FILE_NAME, ConfigError, load_config
 from strandline.errors import UnavailableError
 from strandline.observe.span import send_traces, span, traceparent
 from strandline.observe.traces import LAST_S, stop_traces
-from strandline.pipeline.config import FILE_NAME, ConfigError, load_config
-from strandline.sinks.host import deliver
 from strandline.sinks.sink import Shipment
+from strandline.sinks.unit_runner import deliver
 from tests.cli.test_status import Node
 from tests.delivery.destinations import TableCourier
 from tests.observe.collector import Collector, collecting

@@ -31,7 +31,6 @@ from strandline.persist import (
     commit,
     count,
     global_pos,
-    group_commit,
     kv_get,
     kv_has,
     kv_keys,
@@ -46,9 +45,10 @@ from strandline.persist import (
 from strandline.persist.backend import Expectation, Once, Outcome, Write
 from strandline.persist.backends import memory
 from strandline.persist.backends.sqlite import transaction
-from strandline.persist.block import Block, pointer_runs
-from strandline.persist.group_commit import GroupCommit
-from strandline.persist.prepare import Prepared, _prepare_each, prepare
+from strandline.persist.core import group_commit
+from strandline.persist.core.block import Block, pointer_runs
+from strandline.persist.core.group_commit import GroupCommit
+from strandline.persist.core.prepare import Prepared, _prepare_each, prepare
 from strandline.persist.value import MAX_COMMIT_BYTES
 from tests.conftest import KINDS, as_any, open_backend
 

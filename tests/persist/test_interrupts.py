@@ -13,10 +13,10 @@ from typing import Any, Final
 import pytest
 
 from strandline.errors import OutcomeUnknown
-from strandline.persist import group_commit
 from strandline.persist.backend import Outcome
-from strandline.persist.group_commit import GroupCommit
-from strandline.persist.prepare import Prepared
+from strandline.persist.core import group_commit
+from strandline.persist.core.group_commit import GroupCommit
+from strandline.persist.core.prepare import Prepared
 from tests.persist.test_commit import Callers, Disk, answer, labelled, until
 
 LOOKS_AFTER: Final = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")  # and where a function starts

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from strandline.content import ContentStore
-from strandline.dataset import Dataset, Identity, Strand
+from strandline.base.ranges import Range
+from strandline.config.keys import Flush, Spool
 from strandline.errors import (
     NotFoundError,
     OutcomeUnknown,
@@ -25,20 +25,21 @@ from strandline.errors import (
     StrandlineError,
     UnavailableError,
 )
-from strandline.lake.landing import BURNED, FixedInput, FlushLanding, Found, Landing, Published, Staged
-from strandline.lake.pieces import placed_batches
-from strandline.objects import Chunks, MemoryObjects, Name
+from strandline.flush.flush import flush
+from strandline.flush.scratch_tables import AGAIN_S, sweep_scratch
+from strandline.ingest.append import Receipt, append
+from strandline.ingest.load import LoadResult, load
+from strandline.lake.jobs.segment_batches import placed_batches
+from strandline.lake.ports.stage import BURNED, Found, Published, Staged
 from strandline.persist import AtomicBackend, Event, mem_backend
 from strandline.persist.backend import Expectation, Once, Outcome, Write
-from strandline.pipeline.append import Receipt, append
-from strandline.pipeline.config_sections import Flush, Spool
-from strandline.pipeline.flush import flush
-from strandline.pipeline.load import LoadResult, load
-from strandline.pipeline.scratch import AGAIN_S, sweep_scratch
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
-from strandline.ranges import Range
-from strandline.rows import accept
+from strandline.rows.dataset import Dataset, Identity, Strand
+from strandline.rows.validate import accept
+from strandline.state.context import Site
+from strandline.state.landing import FixedInput, FlushLanding, Landing
+from strandline.state.node_state import Standing
+from strandline.storage import ContentStore
+from strandline.storage.objects import Chunks, MemoryObjects, Name
 
 DATASET: Final = "logs"
 SOURCES: Final = ("web-1", "web-2", "a/b")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.content import ContentStore, open_content
-from strandline.content.segment import read_segment
-from strandline.dataset import Dataset, Strand
-from strandline.ledger.spool import pending
+from strandline.config.keys import Flush, Spool
 from strandline.persist import AtomicBackend
-from strandline.pipeline.config_sections import Flush, Spool
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
-from strandline.rows import arrow_schema
+from strandline.rows.dataset import Dataset, Strand
+from strandline.rows.validate import arrow_schema
+from strandline.state.context import Site
+from strandline.state.node_state import Standing
+from strandline.state.pending_rows import pending
+from strandline.storage import ContentStore, open_content
+from strandline.storage.segment import read_segment
 
 NOON_US = 1_700_000_000_000_000
 

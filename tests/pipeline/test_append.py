@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.dataset import Column, Dataset, SchemaBreaking, SourceInvalid, Strand
+from strandline.base.ranges import Range
+from strandline.config.keys import Spool
 from strandline.errors import (
     NotFoundError,
     NotStorable,
@@ -20,8 +21,7 @@ from strandline.errors import (
     StrandlineError,
     UsageError,
 )
-from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put, kv_get, last_seq, mem_backend, read
-from strandline.pipeline.append import (
+from strandline.ingest.append import (
     Busy,
     ExpectationUnmet,
     RequestIdReused,
@@ -31,12 +31,12 @@ from strandline.pipeline.append import (
     retry_quarantined,
     segment_key,
 )
-from strandline.pipeline.config_sections import Spool
-from strandline.pipeline.quarantine import entries, rows_of
-from strandline.pipeline.registry import DatasetUnknown, recorded
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
-from strandline.rows import BadRows, RowTooLarge
+from strandline.ingest.quarantine import entries, rows_of
+from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put, kv_get, last_seq, mem_backend, read
+from strandline.rows.dataset import Column, Dataset, SchemaBreaking, SourceInvalid, Strand
+from strandline.rows.validate import BadRows, RowTooLarge
+from strandline.state.context import Site
+from strandline.state.dataset_versions import DatasetUnknown, recorded
 from tests.conftest import open_backend
 from tests.pipeline.sites import StillClock, make_site, spooled_rows
 
@@ -199,8 +199,8 @@ def test_a_fold_too_large_to_be_kept_fails_no_append(here: Site, monkeypatch: py
     def refuse(*_: Any, **__: Any) -> None:
         raise NotStorable("too large")
 
-    monkeypatch.setattr("strandline.pipeline.standing._LEAST_EVENTS", 1)
-    monkeypatch.setattr("strandline.pipeline.standing.snapshot_save", refuse)
+    monkeypatch.setattr("strandline.state.node_state._LEAST_EVENTS", 1)
+    monkeypatch.setattr("strandline.state.node_state.snapshot_save", refuse)
 
     for n in range(5):
         append(here, "logs", [{"n": n}], source="a")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from strandline.errors import StoreUnavailable, UsageError
+from strandline.ingest.append import append
+from strandline.ingest.buffered_writer import GROUPS_WAITING, BufferedWriter, BufferFull, NotAcknowledged
 from strandline.persist import mem_backend
-from strandline.pipeline.append import append
-from strandline.pipeline.buffer import GROUPS_WAITING, BufferedWriter, BufferFull, NotAcknowledged
-from strandline.pipeline.site import Site
+from strandline.state.context import Site
 from tests.pipeline.sites import make_site, spooled_rows
 
 FOREVER_MS = 1_000_000.0

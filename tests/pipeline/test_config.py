@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.dataset import Column, Dataset, Identity, SchemaBreaking
-from strandline.errors import NotFoundError, StrandlineError, UnavailableError, UsageError
-from strandline.pipeline.config import (
+from strandline.config.config import (
     Config,
     ConfigError,
     HomeExists,
@@ -28,8 +26,10 @@ from strandline.pipeline.config import (
     with_declared,
     write_default,
 )
-from strandline.pipeline.config_file import key_lines, parse_size, size_text
-from strandline.pipeline.config_sections import keys
+from strandline.config.keys import keys
+from strandline.config.toml_file import key_lines, parse_size, size_text
+from strandline.errors import NotFoundError, StrandlineError, UnavailableError, UsageError
+from strandline.rows.dataset import Column, Dataset, Identity, SchemaBreaking
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "configure.md"
 MIB, GIB = 1024**2, 1024**3
@@ -713,7 +713,7 @@ def test_a_home_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> No
 
 def test_the_configuration_is_read_without_spark_or_arrow() -> None:  # L-OBS-1
     heavy = "{'pyspark', 'pyarrow', 'obstore'}"
-    code = f"import sys, strandline.pipeline.config; sys.exit(bool({heavy} & {{*sys.modules}}))"
+    code = f"import sys, strandline.config.config; sys.exit(bool({heavy} & {{*sys.modules}}))"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

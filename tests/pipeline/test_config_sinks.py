@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from strandline.pipeline.config import Config, SinkNotConfigured, load_config
-from strandline.secret import SecretMissing
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.forward import ForwardSink
+from strandline.base.secret import SecretMissing
+from strandline.config.config import Config, SinkNotConfigured, load_config
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.registry import GROUP
 from tests.pipeline.test_config import fault_of, faults_of, load
 

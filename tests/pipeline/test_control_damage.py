@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
-from strandline.ledger.entry import ControlUnreadable
-from strandline.ledger.numbers import floor_key, head_of
+from strandline.ingest.append import append
+from strandline.ingest.quarantine import entries, quarantine_stream
 from strandline.persist import (
     Append,
     AtomicBackend,
@@ -20,10 +19,11 @@ from strandline.persist import (
     snapshot_load,
     snapshot_save,
 )
-from strandline.pipeline.append import append
-from strandline.pipeline.lease import holder_of, take_lease
-from strandline.pipeline.quarantine import entries, quarantine_stream
-from strandline.pipeline.standing import KeptUnreadable, Standing
+from strandline.rows.dataset import Strand
+from strandline.state.lease import holder_of, take_lease
+from strandline.state.next_number import floor_key, head_of
+from strandline.state.node_state import KeptUnreadable, Standing
+from strandline.state.strand_entries import ControlUnreadable
 from tests.pipeline.sites import StillClock, make_site
 
 LEASE = {"holder": "h", "who": "w", "fence": 1, "until": 0}

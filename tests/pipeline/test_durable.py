@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from strandline.content import open_content
-from strandline.dataset import Strand
-from strandline.ledger.entry import Reserved, entry_of
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
+from strandline.ingest.load import load
 from strandline.persist import open_store, read
-from strandline.pipeline.append import append
-from strandline.pipeline.flush import flush
-from strandline.pipeline.load import load
-from strandline.pipeline.site import Site
+from strandline.rows.dataset import Strand
+from strandline.state.context import Site
+from strandline.state.strand_entries import Reserved, entry_of
+from strandline.storage import open_content
 from tests.pipeline.simulation import DATASET, World
 from tests.pipeline.sites import make_site
 

@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
+from strandline.base.ranges import Range
+from strandline.config.keys import Flush, Spool
 from strandline.errors import NotFoundError
-from strandline.ledger.entry import Held, append_of
-from strandline.ledger.tally import Tally
-from strandline.objects import MemoryObjects
+from strandline.flush import flush as flush_module
+from strandline.flush.flush import FlushReport, flush, is_due, oldest_pending
+from strandline.ingest.append import append
+from strandline.ingest.load import load
+from strandline.ingest.spool import declare_lost, spool_lines
 from strandline.persist import read
-from strandline.pipeline import flush as flush_module
-from strandline.pipeline import standing as standing_module
-from strandline.pipeline.append import append
-from strandline.pipeline.config_sections import Flush, Spool
-from strandline.pipeline.flush import FlushReport, flush, is_due, oldest_pending
-from strandline.pipeline.lease import LeaseHeld, LeaseLost, take_lease
-from strandline.pipeline.load import load
-from strandline.pipeline.registry import DatasetUnknown
-from strandline.pipeline.site import Site
-from strandline.pipeline.spool import declare_lost, spool_lines
-from strandline.pipeline.standing import Standing
-from strandline.ranges import Range
+from strandline.rows.dataset import Strand
+from strandline.state import node_state as standing_module
+from strandline.state.context import Site
+from strandline.state.dataset_versions import DatasetUnknown
+from strandline.state.lease import LeaseHeld, LeaseLost, take_lease
+from strandline.state.node_state import Standing
+from strandline.state.strand_entries import Held, append_of
+from strandline.state.strand_state import Tally
+from strandline.storage.objects import MemoryObjects
 from tests.pipeline.simulation import DATASET, World, calm_world, simulate
 
 
@@ -122,7 +122,7 @@ def test_the_cut_falls_inside_a_segment_and_the_rest_lands_next(world: World, si
 def test_a_plan_names_a_bounded_number_of_segments(
     world: World, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.pipeline.planner.MAX_PIECES", 3)
+    monkeypatch.setattr("strandline.flush.choose_rows.MAX_PIECES", 3)
     for number in range(7):
         append(site, DATASET, rows(number), source="a")
 
@@ -132,7 +132,7 @@ def test_a_plan_names_a_bounded_number_of_segments(
 def test_a_plan_names_a_bounded_number_of_strands(
     world: World, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # L-FLUSH-6
-    monkeypatch.setattr("strandline.pipeline.planner.MAX_PIECES", 3)
+    monkeypatch.setattr("strandline.flush.choose_rows.MAX_PIECES", 3)
     append(site, DATASET, [{"key": name, "source": name} for name in "abcdefgh"])
 
     assert [len(result.ranges) for result in run(site, world).flushes] == [3, 3, 2]
@@ -482,8 +482,8 @@ def test_flush_cannot_look_into_the_spool_of_others() -> None:  # F-26, L-FLUSH-
     tree = ast.parse(Path(flush_module.__file__).read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
 
-    assert "strandline.pipeline.spool" not in imported
-    assert "strandline.content.segment" in imported  # for the error alone
+    assert "strandline.ingest.spool" not in imported
+    assert "strandline.storage.segment" in imported  # for the error alone
     names = [
         alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
     ]

@@ -5,9 +5,9 @@ from collections.abc import Set as AbstractSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.lake.maintenance import KnownSnapshot
-from strandline.pipeline.config_sections import Compaction
-from strandline.pipeline.housekeeping import Doomed, choose_expired
+from strandline.config.keys import Compaction
+from strandline.lake.ports.snapshots import KnownSnapshot
+from strandline.maintenance.snapshot_expiry import Doomed, choose_expired
 
 HOUR_US = 3_600_000_000
 NOW = 1_000 * HOUR_US

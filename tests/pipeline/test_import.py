@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.errors import NotFoundError
-from strandline.ledger.entry import ControlUnreadable
-from strandline.node import Node
+from strandline.ingest.legacy_import import FolderNested, ImportChanged, file_names
+from strandline.node.node import Node
 from strandline.persist import kv_items, kv_put
-from strandline.pipeline.legacy import FolderNested, ImportChanged, file_names
+from strandline.state.strand_entries import ControlUnreadable
 from tests.pipeline.test_node import open_here
 
 

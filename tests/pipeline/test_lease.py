@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.clock import SystemClock
+from strandline.base.clock import SystemClock
+from strandline.base.process_identity import is_gone, place_of_this_process
 from strandline.persist import (
     ABSENT,
     AtomicBackend,
@@ -19,16 +20,15 @@ from strandline.persist import (
     mem_backend,
     open_store,
 )
-from strandline.pipeline.lease import TTL_S, LeaseHeld, LeaseLost, await_lease, held, take_lease
-from strandline.pipeline.process_place import is_gone, place_of_this_process
+from strandline.state.lease import TTL_S, LeaseHeld, LeaseLost, await_lease, held, take_lease
 from tests.conftest import open_backend
 from tests.pipeline.sites import NOON_US, StillClock
 
 _HOLDS = """
 import sys
-from strandline.clock import SystemClock
+from strandline.base.clock import SystemClock
 from strandline.persist import open_store
-from strandline.pipeline.lease import take_lease
+from strandline.state.lease import take_lease
 take_lease(open_store(sys.argv[1]), SystemClock(), "flush/logs")
 print(flush=True)
 sys.stdin.read()
@@ -152,7 +152,7 @@ def test_of_a_process_elsewhere_nobody_can_tell_that_it_has_ended() -> None:  # 
 
 _FORKS = """
 import os
-from strandline.pipeline.process_place import is_gone, place_of_this_process
+from strandline.base.process_identity import is_gone, place_of_this_process
 
 before = place_of_this_process()
 reading, writing = os.pipe()

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from strandline.dataset import Strand
+from strandline.base.ranges import Range
 from strandline.errors import OutcomeUnknown
-from strandline.ledger.entry import ControlUnreadable, Held, append_of
+from strandline.flush.flush import due, flush, has_work
+from strandline.flush.scratch_tables import AGAIN_S, announce_scratch, sweep_scratch
+from strandline.ingest import load as load_module
+from strandline.ingest.append import Busy, ExpectationUnmet, RequestIdReused, append
+from strandline.ingest.load import LoadResult, TooManySources, load
 from strandline.persist import Conflict, ExpectKey, Put, kv_keys, kv_put
 from strandline.persist.backend import Expectation, Write
-from strandline.pipeline import load as load_module
-from strandline.pipeline.append import Busy, ExpectationUnmet, RequestIdReused, append
-from strandline.pipeline.flush import due, flush, has_work
-from strandline.pipeline.lease import LeaseHeld, LeaseLost, take_lease
-from strandline.pipeline.load import LoadResult, TooManySources, load
-from strandline.pipeline.scratch import AGAIN_S, announce_scratch, sweep_scratch
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.rows.dataset import Strand
+from strandline.state.context import Site
+from strandline.state.lease import LeaseHeld, LeaseLost, take_lease
+from strandline.state.strand_entries import ControlUnreadable, Held, append_of
 from tests.pipeline.simulation import DATASET, IDENTIFIED, SimStore, World
 
 

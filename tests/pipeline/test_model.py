@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.node import Node
+from strandline.node.node import Node
 from tests.crash.pipeline_case import DATASET, SOURCES, Case, Follower, Request
 from tests.crash.test_pipeline_kill import APPEND_STEPS, LAND_STEPS, LOAD_STEPS, OBJECT_STEPS, PLAN_STEPS
 

@@ -13,18 +13,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.dataset import SchemaBreaking, Strand
+from strandline.base.ranges import Range
+from strandline.config.config import FILE_NAME
 from strandline.errors import UsageError
-from strandline.lake.iceberg import TableMissing, UnstampedRows, WarehouseMoved, table_marks
-from strandline.lake.maintenance import snapshots
-from strandline.node import Node
+from strandline.flush.reconcile import SWEEP_PAUSED, StoreBehindTables
+from strandline.lake.jobs.expire_snapshots import snapshots
+from strandline.lake.metadata.iceberg import TableMissing, UnstampedRows, WarehouseMoved, table_marks
+from strandline.node.node import Node
 from strandline.persist import kv_get, read
-from strandline.pipeline.config import FILE_NAME
-from strandline.pipeline.reconcile import SWEEP_PAUSED, StoreBehindTables
-from strandline.pipeline.registry import DatasetUnknown
-from strandline.pipeline.token import InvalidToken, Token
-from strandline.ranges import Range
-from strandline.rows import BadRows
+from strandline.read.token import InvalidToken, Token
+from strandline.rows.dataset import SchemaBreaking, Strand
+from strandline.rows.validate import BadRows
+from strandline.state.dataset_versions import DatasetUnknown
 
 SETTINGS = """version = 1
 [spark]
@@ -321,7 +321,7 @@ def test_a_read_that_does_not_flush_tells_the_age_of_its_data(node: Node) -> Non
 def test_a_scan_over_all_sources_names_a_whole_flush_once(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # L-READ-2, L-READ-11
-    monkeypatch.setattr("strandline.pipeline.read.MOST_PIECES", 3)
+    monkeypatch.setattr("strandline.read.read.MOST_PIECES", 3)
     rows = [{"n": n, "source": f"s{n % 7}"} for n in range(40)]
     node.append("crowded", rows[:21])
     node.flush("crowded")
@@ -385,7 +385,7 @@ def test_a_released_gap_is_passed_in_one_step(node: Node) -> None:  # L-READ-4
     node.append("gap", numbers(1), source="a")
     node.flush("gap")
     strand = Strand("gap", "a")
-    from strandline.ledger.entry import Raised, append_of
+    from strandline.state.strand_entries import Raised, append_of
 
     node.site.b.commit([], [append_of(strand.ledger, Raised(1, 10_000_000, "a test"), 0)])
     node.site.heads.clear()

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import Append, BlobRef, Event, mem_backend
-from strandline.pipeline.plan import Numbers, flush_stream, open_plan, plan_of, plans_after, with_event
+from strandline.state.flush_plan import Numbers, flush_stream, open_plan, plan_of, plans_after, with_event
+from strandline.state.strand_entries import ControlUnreadable
 
 SEGMENT = BlobRef("sha256-" + "0" * 64, 10, "application/vnd.apache.parquet")
 PIECE = {"segment": SEGMENT, "first_row": 0, "rows": 1, "lo": 0, "at": 5}

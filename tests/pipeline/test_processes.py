@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from strandline.lake.connect import CONNECT_MODE
-from strandline.node import open_node
+from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.node.node import open_node
 from tests.crash.pipeline_case import DATASET, Case, Child, Nursery, lake_of, session_conf
 from tests.crash.pipeline_child import load_some, read_until
 from tests.spark_sessions import ConnectServer, lake_session

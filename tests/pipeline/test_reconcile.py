@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.dataset import Strand
-from strandline.ledger.line import Intent, event_of, instance_stream, intended, sink_stream
-from strandline.pipeline.reconcile import StoreBehindTables
-from strandline.ranges import Range
+from strandline.base.ranges import Range
+from strandline.flush.reconcile import StoreBehindTables
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Limits
+from strandline.state.sink_progress import Intent, event_of, instance_stream, intended, sink_stream
 from tests.pipeline.test_node import numbers, open_here
 
 

@@ -14,14 +14,14 @@ from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
 from strandline.cli import cli
-from strandline.lake.avro import AvroUnreadable, rewritten
-from strandline.lake.iceberg import WarehouseMoved, load_table, table_marks, table_pointers
-from strandline.lake.relocate import relocate
-from strandline.node import Node
+from strandline.config.config import FILE_NAME, load_config
+from strandline.flush.reconcile import SWEEP_PAUSED, confirm_restore, paused
+from strandline.lake.metadata.avro import AvroUnreadable, rewritten
+from strandline.lake.metadata.iceberg import WarehouseMoved, load_table, table_marks, table_pointers
+from strandline.lake.metadata.relocate import relocate
+from strandline.node.node import Node
 from strandline.persist import kv_put, read
-from strandline.pipeline.config import FILE_NAME, load_config
-from strandline.pipeline.reconcile import SWEEP_PAUSED, confirm_restore, paused
-from strandline.pipeline.site import open_site
+from strandline.state.context import open_site
 from tests.pipeline.test_node import numbers, open_here, stored
 
 DEEP = {"n": -1, "t": "ü" * 300}

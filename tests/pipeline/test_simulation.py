@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from strandline.ledger.tally import Tally
+from strandline.flush import flush as flush_module
+from strandline.flush import recover
+from strandline.ingest import append as append_module
 from strandline.persist.backend import ExpectSeq
-from strandline.pipeline import append as append_module
-from strandline.pipeline import flush as flush_module
-from strandline.pipeline import settle
-from strandline.pipeline.lease import Lease
-from strandline.pipeline.plan import FlushPlan
+from strandline.state.flush_plan import FlushPlan
+from strandline.state.lease import Lease
+from strandline.state.strand_state import Tally
 from tests.pipeline.simulation import Plant, World, simulate
 
 QUICK = 50  # seeds of a share: 350 runs without an identity, 150 with one
@@ -136,14 +136,14 @@ def test_it_finds_an_append_that_expects_no_ledger(monkeypatch: pytest.MonkeyPat
 def test_it_finds_a_holder_that_does_not_settle_what_is_open_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """L-FLUSH-9: the flushes that died are finished first, the loads only afterwards."""
 
-    def flushes_alone(job: settle.Job, lease: Lease, *, timeout_s: float) -> Iterator[settle.FlushResult]:
-        for _, plan in settle._open_plans(job):
+    def flushes_alone(job: recover.Job, lease: Lease, *, timeout_s: float) -> Iterator[recover.FlushResult]:
+        for _, plan in recover._open_plans(job):
             if isinstance(plan, FlushPlan):
-                yield settle.land_flush(job, plan, lease, job.look(plan.id), is_resumed=True)
+                yield recover.land_flush(job, plan, lease, job.look(plan.id), is_resumed=True)
 
-    def then_the_loads(job: settle.Job, lease: Lease, *args: Any) -> Iterator[Any]:
+    def then_the_loads(job: recover.Job, lease: Lease, *args: Any) -> Iterator[Any]:
         yield from real(job, lease, *args)
-        yield from settle.settle_loads(job)
+        yield from recover.settle_loads(job)
 
     real = flush_module._land_all
     monkeypatch.setattr(flush_module, "settle_open", flushes_alone)

@@ -8,16 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.content import ContentStore, open_content
-from strandline.dataset import Strand
+from strandline.base.ranges import Range
 from strandline.errors import NotFoundError, UnavailableError, UsageError
-from strandline.ledger.entry import Flushed, Held, append_of
+from strandline.ingest.append import append, retry_quarantined
+from strandline.ingest.quarantine import entries, refused_of, rows_of
+from strandline.ingest.spool import declare_lost, spool_lines
 from strandline.persist import Append, BlobRef, blob_store, mem_backend
-from strandline.pipeline.append import append, retry_quarantined
-from strandline.pipeline.quarantine import entries, refused_of, rows_of
-from strandline.pipeline.spool import declare_lost, spool_lines
-from strandline.ranges import Range
-from strandline.unstorable import TooDeep, Unstorable
+from strandline.rows.dataset import Strand
+from strandline.rows.values import TooDeep, Unstorable
+from strandline.state.strand_entries import Flushed, Held, append_of
+from strandline.storage import ContentStore, open_content
 from tests.pipeline.sites import StillClock, make_site
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.pipeline.token import InvalidToken, Token, read_token
+from strandline.read.token import InvalidToken, Token, read_token
 
 TOKEN = Token("origin", "logs", "web-1", 4711)
 ALL = Token("origin", "logs", None, 12)

@@ -14,16 +14,16 @@ from typing import Any
 
 import orjson
 
-from strandline.clock import Clock
-from strandline.dataset import Dataset
+from strandline.base.clock import Clock
+from strandline.base.ranges import Range
+from strandline.config.keys import Server, Spool
 from strandline.persist import AtomicBackend, open_store
-from strandline.pipeline.config_sections import Server, Spool
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.rows.dataset import Dataset
+from strandline.rows.unit import INGEST, MIME, RANGES, Unit, unit_headers
+from strandline.server.bearer_tokens import Gate, new_token
 from strandline.server.receiver import Receiver
-from strandline.server.run import GRACE_S, _Server, listen, server_config, url_of
-from strandline.server.tokens import Gate, new_token
-from strandline.unit import INGEST, MIME, RANGES, Unit, unit_headers
+from strandline.server.serve import GRACE_S, _Server, listen, server_config, url_of
+from strandline.state.context import Site
 from tests.pipeline.sites import StillClock, make_site
 
 ORIGIN = "0123456789abcdef" * 2
@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Sender:
-    """Speaks the wire of strandline.unit, one connection a request."""
+    """Speaks the wire of strandline.rows.unit, one connection a request."""
 
     url: str
     token: str

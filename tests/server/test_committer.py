@@ -14,8 +14,8 @@ import pytest
 from strandline.errors import NotStorable, StrandlineError
 from strandline.persist import Append, AtomicBackend, Conflict, Event, ExpectSeq, Put, mem_backend, open_store
 from strandline.persist.backends.remote import RemoteBackend
-from strandline.server.committer import Committer
-from strandline.server.stores import one_store
+from strandline.server.event_store.committer import Committer
+from strandline.server.event_store.open_stores import one_store
 from tests.server.test_persist_host import ask, hosted
 
 CALLERS = 30

@@ -31,9 +31,9 @@ from strandline.persist import append, last_seq, mem_backend, open_store, read
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.backends.remote import RemoteBackend
 from strandline.persist.wire import MAX_BODY_BYTES
-from strandline.server.persist_host import persist_app
-from strandline.server.run import is_loopback, listen, url_of
-from strandline.server.stores import Stores, one_store
+from strandline.server.event_store.host import persist_app
+from strandline.server.event_store.open_stores import Stores, one_store
+from strandline.server.serve import is_loopback, listen, url_of
 from tests.server.hosts import HostProcess
 from tests.server.receivers import PromptServer
 

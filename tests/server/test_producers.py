@@ -9,11 +9,11 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from strandline.dataset import Column, Dataset
-from strandline.pipeline.config_sections import Server
-from strandline.pipeline.quarantine import entries
+from strandline.config.keys import Server
+from strandline.ingest.quarantine import entries
+from strandline.rows.dataset import Column, Dataset
+from strandline.server.bearer_tokens import new_token
 from strandline.server.producers import ARROW, JSON, KEY, LINES
-from strandline.server.tokens import new_token
 from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import ORIGIN, Answer, Sender, receiving
 

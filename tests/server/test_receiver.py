@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.dataset import Column, Dataset, Strand
-from strandline.ledger.entry import OriginRange, Spooled, entry_of
+from strandline.config.keys import Server, Spool
+from strandline.ingest.append import append
 from strandline.persist import read
-from strandline.pipeline.append import append
-from strandline.pipeline.config_sections import Server, Spool
-from strandline.pipeline.registry import recorded
-from strandline.server import run as server_run
-from strandline.server.tokens import new_token, revoke
-from strandline.unit import HEADERS, INGEST, NODE, RANGE, ROWS, SCHEMA, SHA256, SOURCE, UNIT_ID
+from strandline.rows.dataset import Column, Dataset, Strand
+from strandline.rows.unit import HEADERS, INGEST, NODE, RANGE, ROWS, SCHEMA, SHA256, SOURCE, UNIT_ID
+from strandline.server import serve as server_run
+from strandline.server.bearer_tokens import new_token, revoke
+from strandline.state.dataset_versions import recorded
+from strandline.state.strand_entries import OriginRange, Spooled, entry_of
 from tests.pipeline.sites import StillClock, spooled_rows
 from tests.server.hosts import read_message
 from tests.server.receivers import ORIGIN, Answer, Sender, ndjson, receiving, unit_of
@@ -67,8 +67,8 @@ def test_each_spooled_event_names_the_origin_range_that_it_holds(here: Sender) -
 
 
 def test_an_event_without_an_origin_is_read_as_ever() -> None:  # L-SRV-8
-    from strandline.ledger.entry import append_of
     from strandline.persist import BlobRef, Event
+    from strandline.state.strand_entries import append_of
 
     old = Spooled(BlobRef("sha256-" + "0" * 64, 1, "x"), 1, 0, 1, 0, 1)
 
@@ -288,7 +288,7 @@ def test_ranges_are_told_by_origin_epoch_dataset_and_source(here: Sender) -> Non
 def test_ranges_of_many_strands_come_in_pages(
     here: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # L-SRV-9
-    monkeypatch.setattr("strandline.server.received.PAGE", 2)
+    monkeypatch.setattr("strandline.server.received_ranges.PAGE", 2)
     for n in range(5):
         here.send(ROWS_OF, source=f"s{n}")
 
@@ -342,7 +342,7 @@ def test_a_unit_that_meets_another_body_of_its_range_in_the_store_is_a_duplicate
             here.send([{"n": 9}] * 3)
         return append(*arguments, **named)
 
-    monkeypatch.setattr("strandline.server.received.append", overtaken)
+    monkeypatch.setattr("strandline.server.received_ranges.append", overtaken)
 
     assert here.send(ROWS_OF).body == {"stored": 0, "duplicate": True}
     assert stored(here) == [{"n": 9}] * 3

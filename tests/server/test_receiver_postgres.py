@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.ranges import Range, RangeSet
-from strandline.secret import Secret
-from strandline.sinks.forward import ForwardSink
-from strandline.sinks.host import deliver
+from strandline.base.ranges import Range, RangeSet
+from strandline.base.secret import Secret
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Limits, Outcome
+from strandline.sinks.unit_runner import deliver
 from tests.conftest import open_backend
 from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import ORIGIN, Sender, receiving

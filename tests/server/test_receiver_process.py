@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from strandline import server
 from strandline.cli import cli
-from strandline.pipeline.config import load_config
-from strandline.pipeline.site import open_site
-from strandline.unit import INGEST, MIME, unit_headers
+from strandline.config.config import load_config
+from strandline.rows.unit import INGEST, MIME, unit_headers
+from strandline.state.context import open_site
 from tests.pipeline.sites import spooled_rows
 from tests.server.hosts import wait_for_line
 from tests.server.receivers import ndjson, unit_of
@@ -182,7 +182,7 @@ def test_an_append_whose_answer_is_lost_with_the_process_is_stored_once(home: Pa
 
 
 def test_every_step_of_the_receiver_is_killed_at_here() -> None:  # L-ACC-3
-    rooms = Path(server.__path__[0]).glob("*.py")
+    rooms = Path(server.__path__[0]).rglob("*.py")
     named = re.findall(r'\breach\("([^"]+)"\)', "\n".join(room.read_text() for room in rooms))
 
     assert sorted(named) == sorted([*RECEIVE_STEPS, APPEND_STEP])

@@ -18,12 +18,12 @@ from strandline.persist import (
 )
 from strandline.persist.backend import Write
 from strandline.persist.backends.memory import MemoryBackend
+from strandline.persist.core.prepare import prepare
 from strandline.persist.durable import OPS, req_commit
-from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ, encode_wire
 from strandline.persist.wire import commit_answer, commit_body, commit_outcome, read_answer
-from strandline.server import requests
-from strandline.server.requests import read_request, run
+from strandline.server.event_store import requests
+from strandline.server.event_store.requests import read_request, run
 
 
 @pytest.fixture

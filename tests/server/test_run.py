@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.errors import StoreUnavailable
-from strandline.server import run
+from strandline.server import serve
 
 
 class Nothing:
@@ -29,13 +29,13 @@ def test_what_a_request_holds_is_not_looked_at_for_garbage_again_and_again_while
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[tuple[int, ...]] = []
-    monkeypatch.setattr(run._Server, "run", lambda *_, **__: seen.append(gc.get_threshold()))
+    monkeypatch.setattr(serve._Server, "run", lambda *_, **__: seen.append(gc.get_threshold()))
     app, before = Nothing(), gc.get_threshold()
 
     with closing(socket.socket()) as listening:
-        run.serve_until_signal(app, listening, lambda: None)
+        serve.serve_until_signal(app, listening, lambda: None)
 
-    assert seen == [(run._COLLECTED_AFTER, *before[1:])]
+    assert seen == [(serve._COLLECTED_AFTER, *before[1:])]
     assert gc.get_threshold() == before
     assert app.is_closed
 
@@ -43,7 +43,7 @@ def test_what_a_request_holds_is_not_looked_at_for_garbage_again_and_again_while
 def test_a_server_ends_where_its_store_has_to_be_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # P-DUR-9
-    monkeypatch.setattr(run, "_cut_off_after", lambda _: None)  # this process goes on
+    monkeypatch.setattr(serve, "_cut_off_after", lambda _: None)  # this process goes on
     app, answers = Nothing(), iter([None, None, "a commit failed"])
     said: list[str | None] = []
 
@@ -52,7 +52,7 @@ def test_a_server_ends_where_its_store_has_to_be_opened_again(
         return said[-1]
 
     with pytest.raises(StoreUnavailable, match="cannot be used any more: a commit failed"):
-        run.serve_until_signal(app, run.listen("127.0.0.1", 0), lambda: None, why_spent=why_spent)
+        serve.serve_until_signal(app, serve.listen("127.0.0.1", 0), lambda: None, why_spent=why_spent)
 
     assert said[:3] == [None, None, "a commit failed"]
     assert app.is_closed

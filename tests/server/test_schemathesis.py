@@ -20,9 +20,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from strandline.ranges import Range, RangeSet
+from strandline.base.ranges import Range, RangeSet
+from strandline.rows.unit import INGEST, MIME
 from strandline.server.openapi import description
-from strandline.unit import INGEST, MIME
 from tests.server.receivers import Sender, ndjson, receiving, unit_of
 
 schemathesis.serializer.alias(MIME, "text/plain")  # a body of any text

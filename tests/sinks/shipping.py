@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from strandline.dataset import Column, Dataset
-from strandline.ranges import Range
-from strandline.rows import arrow_schema
-from strandline.sinks.host import Part, Told, deliver
+from strandline.base.ranges import Range
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.validate import arrow_schema
 from strandline.sinks.sink import Limits, Shipment, Sink
+from strandline.sinks.unit_runner import Part, Told, deliver
 
 DATASET: Final = Dataset(
     "logs",

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.dataset import Column, Dataset
+from strandline.base.ranges import Range
 from strandline.errors import UsageError
-from strandline.objects import Objects, open_objects
-from strandline.ranges import Range
-from strandline.rows import arrow_schema
-from strandline.sinks.blob import BlobSink
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.validate import arrow_schema
+from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.sink import Limits, Outcome, Unit
+from strandline.storage.objects import Objects, open_objects
 from tests.content.places import BUCKET, s3_options
 from tests.sinks.shipping import DATASET, SHIPMENT, batches, part, row, ship
 

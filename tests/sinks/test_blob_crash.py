@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.objects import open_objects
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.blob_names import range_in
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.blob.object_names import range_in
 from strandline.sinks.sink import Limits
+from strandline.storage.objects import open_objects
 from tests.content.places import BUCKET, s3_options
 from tests.sinks.shipping import SHIPMENT, part, ship
 

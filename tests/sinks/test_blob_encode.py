@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.dataset import Column, Dataset
-from strandline.rows import arrow_schema
-from strandline.sinks import blob_encode
-from strandline.sinks.blob_encode import GROUP_BYTES, EncodeFailed, Encoding
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.validate import arrow_schema
+from strandline.sinks.blob import encode
+from strandline.sinks.blob.encode import GROUP_BYTES, EncodeFailed, Encoding
 from tests.sinks.shipping import DATASET, batch
 
 ENCODERS = ("parquet:snappy", "parquet:zstd", "jsonl", "jsonl.gz")
@@ -49,8 +49,8 @@ def test_equal_rows_are_equal_bytes_however_they_are_batched(
     pieces = [whole.slice(lo, hi - lo) for lo, hi in pairwise(edges) if hi > lo]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blob_encode, "GROUP_BYTES", group_bytes)
-        patched.setattr(blob_encode, "BLOCK_BYTES", max(group_bytes // 10, 1))
+        patched.setattr(encode, "GROUP_BYTES", group_bytes)
+        patched.setattr(encode, "BLOCK_BYTES", max(group_bytes // 10, 1))
         first = encoded(encoder, [whole])
 
         assert encoded(encoder, pieces) == first
@@ -88,7 +88,7 @@ def test_an_encoding_tells_its_rows_and_its_size(encoder: str) -> None:  # L-BLO
 
 def test_a_row_larger_than_a_group_is_one_by_itself() -> None:  # L-BLOB-9
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blob_encode, "GROUP_BYTES", 200)
+        patched.setattr(encode, "GROUP_BYTES", 200)
         data = encoded("parquet:snappy", [wide(["a", "b", "x" * 300]), wide(["c", "y" * 300])])
 
     meta = pq.read_metadata(io.BytesIO(data))

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from strandline import objects
 from strandline.errors import StrandlineError, UnavailableError
-from strandline.sinks.aws_profile import CredentialsMissing, profile_options
-from strandline.sinks.blob import BlobSink, put_s
-from strandline.sinks.blob_encode import EncodeFailed
-from strandline.sinks.blob_faults import outcome_of
+from strandline.sinks.blob.aws_profile import CredentialsMissing, profile_options
+from strandline.sinks.blob.blob_sink import BlobSink, put_s
+from strandline.sinks.blob.encode import EncodeFailed
+from strandline.sinks.blob.faults import outcome_of
 from strandline.sinks.sink import Limits, Outcome, Unit
+from strandline.storage import objects
 from tests.content.places import BUCKET
 from tests.sinks.shipping import SHIPMENT, part, ship
 
@@ -139,7 +139,7 @@ def test_an_answer_of_a_bucket_has_its_kind(
 def test_an_object_that_no_bucket_takes_is_not_sent_and_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # L-BLOB-10
-    monkeypatch.setattr("strandline.objects.bucket.MAX_STREAM_BYTES", 100)
+    monkeypatch.setattr("strandline.storage.objects.bucket.MAX_STREAM_BYTES", 100)
     with bucket(PUT=(200, b""), GET=LISTING) as found:
         told = send(sink_at(found.endpoint))
 

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.dataset import Column, Dataset
+from strandline.base.ranges import Range, RangeSet
+from strandline.base.secret import Secret, SecretMissing
 from strandline.errors import UnavailableError, UsageError
-from strandline.ranges import Range, RangeSet
-from strandline.secret import Secret, SecretMissing
-from strandline.sinks.forward import ForwardSink, configure
-from strandline.sinks.forward_http import retry_after_s
-from strandline.sinks.host import Told, deliver
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.unit import Unit as Head
+from strandline.sinks.forward.forward_sink import ForwardSink, configure
+from strandline.sinks.forward.http import retry_after_s
 from strandline.sinks.registry import SinkOptions
 from strandline.sinks.sink import Limits, Outcome, RangesUnavailable, Stored
-from strandline.unit import Unit as Head
+from strandline.sinks.unit_runner import Told, deliver
 from tests.sinks.scripted import Asked, Reply, Scripted, scripted
 from tests.sinks.shipping import DATASET, SHIPMENT, batch, batches, part, ship
 

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.dataset import Column, Dataset
-from strandline.pipeline.config_sections import Server
-from strandline.ranges import Range, RangeSet
-from strandline.rows import accept, arrow_schema
-from strandline.secret import Secret
-from strandline.sinks.forward import ForwardSink
-from strandline.sinks.host import Told, deliver
+from strandline.base.ranges import Range, RangeSet
+from strandline.base.secret import Secret
+from strandline.config.keys import Server
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.validate import accept, arrow_schema
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Limits, Outcome, Shipment, Stored
+from strandline.sinks.unit_runner import Told, deliver
 from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import ORIGIN, Sender, receiving
 from tests.sinks.scripted import scripted
@@ -207,9 +207,9 @@ CHILD = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from strandline.secret import Secret
-from strandline.sinks.forward import ForwardSink
-from strandline.sinks.host import deliver
+from strandline.base.secret import Secret
+from strandline.sinks.forward.forward_sink import ForwardSink
+from strandline.sinks.unit_runner import deliver
 from strandline.sinks.sink import Limits
 from tests.sinks.shipping import SHIPMENT, batches, part
 

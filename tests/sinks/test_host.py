@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.ranges import Range
-from strandline.sinks.host import Part, Told, deliver
+from strandline.base.ranges import Range
 from strandline.sinks.sink import Delivery, Limits, Outcome, Sink, Status, Unit
+from strandline.sinks.unit_runner import Part, Told, deliver
 from tests.sinks.shipping import SHIPMENT, batch, part
 
 ALL_STATUSES: tuple[Status, ...] = (

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.dataset import Column, Dataset
-from strandline.rowfiles import parse_row
-from strandline.rows import accept, arrow_schema
+from strandline.rows.dataset import Column, Dataset
+from strandline.rows.row_files import parse_row
+from strandline.rows.validate import accept, arrow_schema
 from strandline.sinks.ndjson import ndjson_lines
 
 ALL = Dataset(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from strandline.base.secret import SecretMissing
 from strandline.errors import UsageError
-from strandline.secret import SecretMissing
-from strandline.sinks.blob import BlobSink
-from strandline.sinks.forward import ForwardSink
+from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.registry import BUILT_IN, GROUP, SinkOptions, SinkTypeUnknown, make_sink, sink_types
 from strandline.sinks.sink import Delivery, Limits, Sink
 

@@ -1,1 +1,4 @@
-"""Backfill: history from elsewhere, each row once, whatever is committed or spooled already."""
+"""Backfill: history from elsewhere, each row once, whatever is committed or spooled already.
+
+The protocol of a source and the kinds that ship are in `strandline.sources`.
+"""

@@ -22,15 +22,15 @@ import msgspec
 import orjson
 import pyarrow as pa
 
-from strandline.backfill.provider import Chunk, Item
-from strandline.batches import ArrowBatch
 from strandline.errors import UnavailableError, UsageError
-from strandline.lake.known import has_identity
+from strandline.ingest.load import has_landed
+from strandline.lake.ports.lookup import has_identity
 from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put
-from strandline.pipeline.load import has_landed
-from strandline.pipeline.plan import readable
-from strandline.pipeline.site import Site
-from strandline.rows import rows_digest
+from strandline.rows.batches import ArrowBatch
+from strandline.rows.validate import rows_digest
+from strandline.sources.provider import Chunk, Item
+from strandline.state.context import Site
+from strandline.state.flush_plan import readable
 
 BUNDLE_ROWS: Final = 250_000
 BUNDLE_BYTES: Final = 64 * 1024 * 1024

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from strandline.backfill.check import is_restamped, tried, tried_segments
+from strandline.backfill.check_known import is_restamped, tried, tried_segments
 from strandline.backfill.chunk import FrameMark, ItemChanged, frame_key, frame_mark, refuse_cut
-from strandline.backfill.places import Place, Strands, runs_of, seqs_of
-from strandline.backfill.provider import Item
 from strandline.backfill.result import Tally
+from strandline.backfill.row_locations import Place, Strands, runs_of, seqs_of
 from strandline.backfill.write import TRIES, Overtaken, WrittenElsewhere
-from strandline.dataset import Dataset
-from strandline.failpoint import reach
-from strandline.lake.known import SpooledRun, has_identity
-from strandline.lake.landing import FixedInput
+from strandline.base.failpoint import reach
+from strandline.ingest.load import Guard, Guarded, LoadResult, LoadTables, load, settled_load
+from strandline.lake.ports.lookup import SpooledRun, has_identity
 from strandline.persist import ABSENT, Delete, ExpectKey, Put
 from strandline.persist.backend import Expectation
-from strandline.pipeline.load import Guard, Guarded, LoadResult, LoadTables, load, settled_load
-from strandline.pipeline.site import Site
+from strandline.rows.dataset import Dataset
+from strandline.sources.provider import Item
+from strandline.state.context import Site
+from strandline.state.landing import FixedInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.lake.frame_lookup import Counts, FrameLookup, Unknown
+    from strandline.lake.jobs.lookup_frame import Counts, FrameLookup, Unknown
 
 
 class _Met(Exception):

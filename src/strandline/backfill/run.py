@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from strandline.backfill.chunk import Part, parts, rows_whole
-from strandline.backfill.provider import Chunk, FrameProvider, Item, Provider, SkippingProvider, Window
 from strandline.backfill.result import BackfillResult, Failure, Tally
 from strandline.backfill.write import Bundle, Overtaken, write_bundle
 from strandline.errors import OutcomeUnknown, StrandlineError, UsageError
-from strandline.lake.known import Lookup
-from strandline.pipeline.append import SpoolFull
-from strandline.pipeline.flush import due
-from strandline.pipeline.site import Site
+from strandline.flush.flush import due
+from strandline.ingest.append import SpoolFull
+from strandline.lake.ports.lookup import Lookup
+from strandline.sources.provider import Chunk, FrameProvider, Item, Provider, SkippingProvider, Window
+from strandline.state.context import Site
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

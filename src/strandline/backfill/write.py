@@ -9,20 +9,20 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from strandline.backfill.check import Check, tried
+from strandline.backfill.check_known import Check, tried
 from strandline.backfill.chunk import BUNDLE_BYTES, BUNDLE_ROWS, Part, can_join, count, joined
-from strandline.backfill.provider import Chunk
 from strandline.backfill.result import Tally
-from strandline.batches import ArrowBatch
-from strandline.dataset import SOURCE, Dataset
+from strandline.base.failpoint import reach
 from strandline.errors import UnavailableError
-from strandline.failpoint import reach
-from strandline.lake.known import Lookup, RowKey, has_identity
+from strandline.ingest.append import ExpectationUnmet, append
+from strandline.lake.ports.lookup import Lookup, RowKey, has_identity
 from strandline.persist import ExpectKey
 from strandline.persist.backend import Expectation, Write
-from strandline.pipeline.append import ExpectationUnmet, append
-from strandline.pipeline.site import Site
-from strandline.rows import Accepted, accept, source_of
+from strandline.rows.batches import ArrowBatch
+from strandline.rows.dataset import SOURCE, Dataset
+from strandline.rows.validate import Accepted, accept, source_of
+from strandline.sources.provider import Chunk
+from strandline.state.context import Site
 
 TRIES: Final = 20
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 import orjson
 
-from strandline.dataset import Dataset
 from strandline.errors import NotFoundError, UnavailableError
+from strandline.rows.dataset import Dataset
 
 if TYPE_CHECKING:
-    from strandline.rowfiles import Chunk
+    from strandline.rows.row_files import Chunk
 
 Advance = Callable[[int], None]  # by so many bytes
 
@@ -52,7 +52,7 @@ class InputFile:
 
     def chunks(self, dataset: Dataset, advance: Advance) -> "Iterator[Chunk]":
         """Its rows. BadFile names what is no row; of a pipe nothing at all is fine."""
-        from strandline.rowfiles import BadFile, read_rows
+        from strandline.rows.row_files import BadFile, read_rows
 
         done = 0
 

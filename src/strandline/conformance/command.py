@@ -79,20 +79,20 @@ def load_fixture(name: str) -> FixtureFactory:
 
 def fixture_for(url: str) -> FixtureFactory:
     """A factory that certifies in stores of its own making, beside what is there and never in it."""
-    from strandline.conformance import fixtures
+    from strandline.conformance import shipped_fixtures
 
     scheme, separator, _ = url.partition(":")
     if not separator or "/" in scheme or len(scheme) == 1:
         return _in_folder(Path(url))
     match scheme:
         case "memory":
-            return fixtures.MemoryFixture
+            return shipped_fixtures.MemoryFixture
         case "sqlite":
             return _in_folder(Path(unquote(url.removeprefix("sqlite:///"))))
         case "postgresql" | "postgres":
-            return partial(fixtures.PostgresFixture, url)
+            return partial(shipped_fixtures.PostgresFixture, url)
         case "http" | "https":
-            return partial(fixtures.RemoteFixture, url, token=_token())
+            return partial(shipped_fixtures.RemoteFixture, url, token=_token())
     raise UsageError(
         f"store {url!r} has the unknown scheme {scheme!r}",
         hint="a folder for SQLite files, postgresql://…, http(s)://… of a scratch host, or memory:",
@@ -100,7 +100,7 @@ def fixture_for(url: str) -> FixtureFactory:
 
 
 def _in_folder(folder: Path) -> FixtureFactory:
-    from strandline.conformance.fixtures import SqliteFixture
+    from strandline.conformance.shipped_fixtures import SqliteFixture
 
     if not str(folder) or str(folder) == ".":
         raise UsageError("the store names no folder", hint="such as sqlite:///conformance")

@@ -146,7 +146,7 @@ class HostProcess:
 @contextmanager
 def local_postgres(settings: Mapping[str, str] | None = None) -> "Iterator[FixtureFactory]":
     """A Postgres of its own, with these `settings` of postgresql.conf, as long as the block lasts."""
-    from strandline.conformance.fixtures import PostgresFixture
+    from strandline.conformance.shipped_fixtures import PostgresFixture
 
     with ScratchPostgres(settings=settings) as server:
 
@@ -161,7 +161,7 @@ def local_postgres(settings: Mapping[str, str] | None = None) -> "Iterator[Fixtu
 @contextmanager
 def local_remote() -> "Iterator[FixtureFactory]":
     """A host of its own, over SQLite files, as long as the block lasts."""
-    from strandline.conformance.fixtures import RemoteFixture
+    from strandline.conformance.shipped_fixtures import RemoteFixture
 
     with tempfile.TemporaryDirectory(prefix="slhost-") as folder:
         host = HostProcess(Path(folder) / "host.db")
@@ -176,7 +176,7 @@ def local_remote() -> "Iterator[FixtureFactory]":
 @contextmanager
 def local_sqlite() -> "Iterator[FixtureFactory]":
     """Files in a folder of their own, as long as the block lasts."""
-    from strandline.conformance.fixtures import SqliteFixture
+    from strandline.conformance.shipped_fixtures import SqliteFixture
 
     with tempfile.TemporaryDirectory(prefix="slsqlite-") as folder:
         yield partial(SqliteFixture, folder)

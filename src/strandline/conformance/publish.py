@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from strandline.conformance.fixture import FixtureFactory
-from strandline.conformance.fixtures import MemoryFixture
 from strandline.conformance.hosts import local_postgres, local_remote, local_sqlite
 from strandline.conformance.runner import certify
 from strandline.conformance.scoreboard import Scoreboard, compare, fingerprint
+from strandline.conformance.shipped_fixtures import MemoryFixture
 from strandline.conformance.suites import ALL
 
 INTRODUCTION: Final = """\

@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 from strandline.conformance.case import Case, Suite
 from strandline.conformance.check import CaseFailed, shown
 from strandline.conformance.fixture import BackendFixture, FixtureFactory
-from strandline.conformance.nursery import nursery
+from strandline.conformance.forked_processes import nursery
 from strandline.conformance.scoreboard import (
     CaseResult,
     Scoreboard,

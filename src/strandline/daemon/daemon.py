@@ -3,7 +3,8 @@
     lease `up`      a second daemon is refused, and told who the first is
     HTTP            producers and other nodes, by [server]; health, readiness, metrics
     the loop        flushes, sinks, chores, backfills (loop.py)
-    Spark           one, warm; commands here use it too (warm.py), and have it run their queries (desk.py)
+    Spark           one, warm; commands here use it too (shared_spark.py), and have it run their queries
+                    (query_server.py)
 
 SIGTERM and SIGINT end it within seconds; what is under way then is taken up by the next one. It ends by
 itself, with an error, where its store has to be opened again: after a sync that failed. SIGHUP reads the
@@ -19,18 +20,18 @@ from typing import Any, Final
 
 import msgspec
 
-from strandline.daemon.desk import Desk, forget
+from strandline.config.config import FILE_NAME, Config, load_config
 from strandline.daemon.loop import TICK_S, Loop, News
-from strandline.daemon.notify import ALIVE, READY, STOPPING, notify, reloading
+from strandline.daemon.metrics_page import metrics_page
 from strandline.daemon.presence import announce, last_daemon_of
-from strandline.daemon.warm import shared
-from strandline.daemon.watched import metrics_page
+from strandline.daemon.query_server import Desk, forget
+from strandline.daemon.shared_spark import shared
+from strandline.daemon.systemd import ALIVE, READY, STOPPING, notify, reloading
 from strandline.errors import HeldError, StrandlineError
-from strandline.node import Node
-from strandline.observe.live import Live
+from strandline.node.node import Node
+from strandline.observe.process_counts import Live
 from strandline.persist.backend import why_spent
-from strandline.pipeline.config import FILE_NAME, Config, load_config
-from strandline.pipeline.lease import LeaseHeld, held
+from strandline.state.lease import LeaseHeld, held
 
 SCOPE: Final = "up"
 # What a process has opened stays open: another store, lake, Spark or address needs another process.
@@ -144,10 +145,10 @@ def _only_one(node: Node) -> Iterator[None]:
 
 def serve(config: Config, daemon: Daemon, *, listen: str | None, when_ready: Callable[[str], None]) -> None:
     """Serve HTTP until a signal ends it."""
+    from strandline.server.bearer_tokens import Gate
     from strandline.server.receiver import Receiver
-    from strandline.server.run import address, serve_until_signal, url_of
-    from strandline.server.run import listen as listen_on
-    from strandline.server.tokens import Gate
+    from strandline.server.serve import address, serve_until_signal, url_of
+    from strandline.server.serve import listen as listen_on
 
     host, port = address(listen or config.server.listen)
     tls = config.server_tls()

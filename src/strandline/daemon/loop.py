@@ -1,8 +1,8 @@
 """What a daemon does by itself: looked at once a second, begun when it is due, each thing in its own thread.
 
-    flushes and sinks   delivery.driver       what is pending, what is owed
-    chores              keeping.driver        retention, compaction, sweeps
-    backfills           backfill.history      by schedule, or once at first
+    flushes and sinks   daemon.due_syncs      what is pending, what is owed
+    chores              maintenance.chores    retention, compaction, sweeps
+    backfills           backfill.run_history  by schedule, or once at first
 
 A tick that fails, since the store does not answer, is told, and the next one tries again.
 """
@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from strandline.daemon.watched import count
-from strandline.delivery.driver import Driver, Ended
+from strandline.daemon.due_syncs import Driver, Ended
+from strandline.daemon.metrics_page import count
 from strandline.delivery.result import SyncResult
 from strandline.errors import StrandlineError
-from strandline.keeping.driver import Chores, Done
-from strandline.keeping.maintain import Maintained
-from strandline.keeping.retention import PruneResult
-from strandline.keeping.tidy import Tidied
-from strandline.node import Node
-from strandline.observe.live import Live
-from strandline.pipeline.flush import FlushReport
-from strandline.pipeline.lease import LeaseHeld
+from strandline.flush.flush import FlushReport
+from strandline.maintenance.chores import Chores, Done
+from strandline.maintenance.retention.prune import PruneResult
+from strandline.maintenance.store_upkeep import Tidied
+from strandline.maintenance.table_upkeep import Maintained
+from strandline.node.node import Node
+from strandline.observe.process_counts import Live
+from strandline.state.lease import LeaseHeld
 
 TICK_S: Final = 1.0
 LAST_FLUSH_S: Final = 4.0

@@ -3,8 +3,8 @@
     {"version", "pid", "place", "url", "remote", "desk"}
 
 `remote` is its Spark as a Connect server on this machine, with a token in it; `desk` the socket where it runs
-queries (desk.py). The file is no authority: which
-daemon runs is told by the lease `up`, and one that was killed leaves the file, of which its `place` tells.
+queries (query_server.py). The file is no authority: which daemon runs is told by the lease `up`, and one that
+was killed leaves the file, of which its `place` tells.
 """
 
 import json
@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from strandline.pipeline.process_place import is_gone, place_of_this_process
+from strandline.base.process_identity import is_gone, place_of_this_process
 
 _FILE: Final = Path("run") / "daemon.json"
 

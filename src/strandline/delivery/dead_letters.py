@@ -4,19 +4,19 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from strandline.dataset import SOURCE, Dataset
-from strandline.delivery.desk import Sender
+from strandline.base.ranges import Range
+from strandline.delivery.dead_letter_files import Letter, letters_of
 from strandline.delivery.instance import check_destination
-from strandline.delivery.letters import Letter, letters_of
 from strandline.delivery.owed import Terms
+from strandline.delivery.session import Sender
 from strandline.errors import NotFoundError
-from strandline.ledger.line import Receipt, event_of
 from strandline.persist import Append, Conflict, ExpectKey, ExpectSeq
-from strandline.pipeline.lease import LeaseLost, held
-from strandline.pipeline.registry import recorded_version
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.rows.dataset import SOURCE, Dataset
 from strandline.sinks.sink import DONE, Outcome, Shipment, Sink
+from strandline.state.context import Site
+from strandline.state.dataset_versions import recorded_version
+from strandline.state.lease import LeaseLost, held
+from strandline.state.sink_progress import Receipt, event_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ def _settle(site: Site, letter: Letter, write: Append, guard: ExpectKey) -> None
 
 def _sent(site: Site, sink: Sink, shipment: Shipment, letter: Letter) -> tuple[Outcome, ...]:
     """As one unit, whatever the sink would cut now: so its id is the one that it had."""
-    from strandline.sinks.host import Part, deliver
+    from strandline.sinks.unit_runner import Part, deliver
 
     source, whole = letter.strand.source, Range(letter.lo, letter.hi)
     limits = replace(sink.limits(0), unit_rows=len(whole))
@@ -143,11 +143,11 @@ def _batch(dataset: Dataset, letter: Letter, body: bytes, *, with_row_id: bool) 
     """The rows as a sink gets them: the dataset's columns, `source`, `_sl_seq`."""
     import pyarrow as pa
 
-    from strandline.columns import arrow_type
-    from strandline.rowfiles import parse_row
-    from strandline.rows import accept, raise_refusals
-    from strandline.sinks.host import SEQ
+    from strandline.rows.columns import arrow_type
+    from strandline.rows.row_files import parse_row
+    from strandline.rows.validate import accept, raise_refusals
     from strandline.sinks.ndjson import ROW_ID
+    from strandline.sinks.unit_runner import SEQ
 
     accepted = accept(dataset, [parse_row(line) for line in body.splitlines()], source=letter.strand.source)
     if accepted.refusals:

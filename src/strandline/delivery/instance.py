@@ -2,11 +2,11 @@
 
 from strandline.delivery.owed import Terms, covered, owed
 from strandline.errors import HeldError
-from strandline.ledger.line import event_of, instance_stream, sink_stream
 from strandline.persist import ExpectSeq
 from strandline.persist.backend import Write
-from strandline.pipeline.site import Site
 from strandline.sinks.sink import Sink
+from strandline.state.context import Site
+from strandline.state.sink_progress import event_of, instance_stream, sink_stream
 
 
 class DestinationChanged(HeldError):

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from strandline.dataset import Strand
+from strandline.base.ranges import Range
+from strandline.config.sinks import is_selected
 from strandline.delivery.result import NOT_TAKEN
-from strandline.ledger.entry import NUMBERING, entry_of
-from strandline.ledger.line import Intent, Line
-from strandline.ledger.tally import Tally
 from strandline.persist import AtomicBackend
-from strandline.pipeline.config_sinks import is_selected
-from strandline.pipeline.plan import flush_stream
-from strandline.pipeline.site import Site
-from strandline.ranges import Range
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Limits, Patience, Sink
+from strandline.state.context import Site
+from strandline.state.flush_plan import flush_stream
+from strandline.state.sink_progress import Intent, Line
+from strandline.state.strand_entries import NUMBERING, entry_of
+from strandline.state.strand_state import Tally
 
 _LOOK_BACK: Final = 16  # flush events in which the size of a row is looked for
 _PAGE: Final = 4  # ledger events of one look in a search: one that gives out numbers is mostly near

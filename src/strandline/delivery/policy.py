@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from strandline.ledger.entry import ControlUnreadable
 from strandline.persist import Append, AtomicBackend, Conflict, ExpectSeq
+from strandline.state.strand_entries import ControlUnreadable
 
 STREAM: Final = "policy"
 

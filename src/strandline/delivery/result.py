@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from strandline.delivery.verdict import Verdict
-from strandline.lake.counters import NOTHING_READ, ScanCounters
+from strandline.lake.ports.scan_counters import NOTHING_READ, ScanCounters
 
 NOT_TAKEN: Final = "not_taken"  # a dataset that the sink cannot take, and says so: no failure
 

@@ -13,21 +13,21 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from strandline.dataset import Strand
-from strandline.delivery.desk import Desk, Sender
+from strandline.delivery.delivery_round import MOST_STRANDS, Rounds
 from strandline.delivery.instance import check_destination, is_recorded, record_instance
 from strandline.delivery.owed import Owed, Terms, due, owed
 from strandline.delivery.result import StrandResult, SyncResult
-from strandline.delivery.round import MOST_STRANDS, Rounds
-from strandline.lake.carrying import Courier
-from strandline.ledger.line import event_of, instance_stream
-from strandline.ledger.lines import UNREADABLE
+from strandline.delivery.session import Desk, Sender
+from strandline.lake.ports.deliver import Courier
 from strandline.observe.span import span
 from strandline.persist import ExpectSeq
 from strandline.persist.backend import Expectation, Write
-from strandline.pipeline.lease import held
-from strandline.pipeline.site import Site
+from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Sink
+from strandline.state.context import Site
+from strandline.state.lease import held
+from strandline.state.sink_progress import event_of, instance_stream
+from strandline.state.sink_progress_fold import UNREADABLE
 
 SHORT_WAIT_S: Final = 5.0  # after an error a run waits this long, not longer; the next one comes back to it
 _SLICE_S: Final = 0.5

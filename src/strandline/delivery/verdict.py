@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from strandline.base.ranges import Range, RangeSet
 from strandline.delivery.backoff import pace_s, retry_s
-from strandline.ledger.line import Line, Receipt, Trouble
-from strandline.ranges import Range, RangeSet
 from strandline.sinks.sink import DONE, Outcome, Patience
+from strandline.state.sink_progress import Line, Receipt, Trouble
 
 if TYPE_CHECKING:
-    from strandline.sinks.host import Part, Told  # which needs pyarrow, and status does not
+    from strandline.sinks.unit_runner import Part, Told  # which needs pyarrow, and status does not
 
 _FINAL: Final = frozenset({"row_too_large"})  # no further try could end otherwise
 _REFUSED: Final = frozenset({"bad_rows", "poison"})

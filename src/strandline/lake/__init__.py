@@ -1,1 +1,1 @@
-"""Iceberg through Spark: the data plane. Import the module that you need; only some of them load Spark."""
+"""Tables of Iceberg. `ports/` and `metadata/` need no Spark; `spark/` starts it, and `jobs/` run on it."""

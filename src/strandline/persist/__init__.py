@@ -21,7 +21,6 @@ from strandline.errors import (
     UnsupportedFormat,
     UsageError,
 )
-from strandline.persist.api import durable_backend, mem_backend, open_store
 from strandline.persist.backend import (
     Append,
     AtomicBackend,
@@ -35,7 +34,6 @@ from strandline.persist.backend import (
     StreamHead,
     Truncate,
 )
-from strandline.persist.batch import append_batch, append_batch_expect, append_multi, commit
 from strandline.persist.blob import (
     BlobStore,
     blob_cid,
@@ -53,25 +51,6 @@ from strandline.persist.blob import (
     mock_blob,
     refs_in,
 )
-from strandline.persist.catalog import (
-    is_reserved_stream,
-    stream_count,
-    stream_exists,
-    stream_names,
-    streams,
-    streams_all,
-    total_events,
-)
-from strandline.persist.compaction import (
-    compact,
-    maybe_compact,
-    maybe_reclaim,
-    reclaimable,
-    should_compact,
-    uncompacted,
-)
-from strandline.persist.concurrency import append_expect, conflict_actual, conflict_expected, is_conflict
-from strandline.persist.consumer import Consumer, MoveCursor, ack, consumer, consumer_drop, consumers, poll
 from strandline.persist.durable import (
     io_backend,
     mock_durable,
@@ -88,9 +67,42 @@ from strandline.persist.durable import (
     req_truncate,
     serve,
 )
-from strandline.persist.erasure import erase_stream, redact
 from strandline.persist.event import ABSENT, BlobRef, Compacted, Conflict, Event, ProjectionState
-from strandline.persist.global_order import (
+from strandline.persist.features.batch import append_batch, append_batch_expect, append_multi, commit
+from strandline.persist.features.catalog import (
+    is_reserved_stream,
+    stream_count,
+    stream_exists,
+    stream_names,
+    streams,
+    streams_all,
+    total_events,
+)
+from strandline.persist.features.compact import (
+    compact,
+    maybe_compact,
+    maybe_reclaim,
+    reclaimable,
+    should_compact,
+    uncompacted,
+)
+from strandline.persist.features.concurrency import (
+    append_expect,
+    conflict_actual,
+    conflict_expected,
+    is_conflict,
+)
+from strandline.persist.features.consumer import (
+    Consumer,
+    MoveCursor,
+    ack,
+    consumer,
+    consumer_drop,
+    consumers,
+    poll,
+)
+from strandline.persist.features.erasure import erase_stream, redact
+from strandline.persist.features.global_order import (
     gappend,
     global_events,
     global_from,
@@ -101,9 +113,9 @@ from strandline.persist.global_order import (
     read_global,
     resolve_ref,
 )
-from strandline.persist.hold import hold, hold_drop, holds
-from strandline.persist.idempotency import append_batch_once, append_once, once_forget, seen
-from strandline.persist.kv import (
+from strandline.persist.features.hold import hold, hold_drop, holds
+from strandline.persist.features.idempotency import append_batch_once, append_once, once_forget, seen
+from strandline.persist.features.kv import (
     kv_cas,
     kv_delete,
     kv_get,
@@ -116,9 +128,9 @@ from strandline.persist.kv import (
     kv_put_new,
     kv_update,
 )
-from strandline.persist.log import append, count, events, last_seq, read, read_from, truncate_through
-from strandline.persist.project import project, project_fold, project_resume, project_upcast
-from strandline.persist.query import (
+from strandline.persist.features.log import append, count, events, last_seq, read, read_from, truncate_through
+from strandline.persist.features.project import project, project_fold, project_resume, project_upcast
+from strandline.persist.features.query import (
     count_where,
     read_between,
     read_by_type,
@@ -127,7 +139,7 @@ from strandline.persist.query import (
     read_where,
     read_window,
 )
-from strandline.persist.snapshot import (
+from strandline.persist.features.snapshot import (
     SaveSnapshot,
     checkpoint,
     replay,
@@ -137,8 +149,8 @@ from strandline.persist.snapshot import (
     snapshot_save,
     snapshots,
 )
-from strandline.persist.store import Store
-from strandline.persist.subscribe import (
+from strandline.persist.features.store import Store
+from strandline.persist.features.subscribe import (
     Hub,
     publish,
     publish_batch,
@@ -148,9 +160,9 @@ from strandline.persist.subscribe import (
     subscribe,
     subscriber_count,
 )
-from strandline.persist.upcast import register_upcaster, upcast, upcast_data, upcasters
-from strandline.persist.upkeep import backup, quarantine, restore, stats, verify
-from strandline.persist.view import (
+from strandline.persist.features.upcast import register_upcaster, upcast, upcast_data, upcasters
+from strandline.persist.features.upkeep import backup, quarantine, restore, stats, verify
+from strandline.persist.features.view import (
     View,
     view,
     view_attach,
@@ -161,6 +173,7 @@ from strandline.persist.view import (
     view_stream,
     view_value,
 )
+from strandline.persist.opening import durable_backend, mem_backend, open_store
 
 __all__ = [
     "ABSENT",

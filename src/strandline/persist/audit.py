@@ -10,7 +10,7 @@ from typing import Any
 
 from strandline.errors import CorruptionError, EventCorrupt, NotFoundError, UsageError
 from strandline.persist.backend import Append, AtomicBackend, Damage, Put, Record, Write
-from strandline.persist.block import event_crc, key_crc, pointer_sum
+from strandline.persist.core.block import event_crc, key_crc, pointer_sum
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import GLOBAL, ONCE, QUARANTINE, QUARANTINED, reserved_key
 from strandline.persist.value import decode

@@ -1,8 +1,8 @@
 """The contract of a backend, in words: what a store must do, whatever it keeps its bytes in.
 
 `Backend` is the minimum, ten operations for one writer. `AtomicBackend` decides and writes in one step and
-is what every facet works on; a plain `Backend` is lifted to one by `lift.py`. `Inspectable` and `Portable`
-are what upkeep asks for beside it, `Gathering` what a host has use for.
+is what every facet works on; a plain `Backend` is lifted to one by `core/lift.py`. `Inspectable` and
+`Portable` are what upkeep asks for beside it, `Gathering` what a host has use for.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

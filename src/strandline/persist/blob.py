@@ -2,7 +2,7 @@
 digest.
 
 A content store is injected on its own. Its requests hold bytes, so they stay in the process: a content
-store that many machines share is an object store (see strandline.content).
+store that many machines share is an object store (see strandline.storage).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -118,7 +118,7 @@ def blob_io(transport: Transport) -> BlobClient:
 
 
 def blob_store_backend(store: BlobStore) -> BlobClient:
-    """The production client, over a content store that this process opened (see strandline.content)."""
+    """The production client, over a content store that this process opened (see strandline.storage)."""
     return BlobClient(lambda request: blob_serve(store, request))
 
 

@@ -28,8 +28,8 @@ from strandline.persist.backend import (
     Truncate,
     Write,
 )
+from strandline.persist.core.lift import atomic
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.lift import atomic
 
 Request: TypeAlias = dict[str, Any]
 Transport: TypeAlias = Callable[[Request], Any]

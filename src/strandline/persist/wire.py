@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from strandline.errors import KINDS, OutcomeUnknown, ProtocolError, StrandlineError, UsageError, rebuild_error
 from strandline.persist.backend import Delete, ExpectSeq, Outcome, Redact, Truncate
-from strandline.persist.block import Block, PutText
-from strandline.persist.commit import Repeated, events_of, marker_runs
+from strandline.persist.core.block import Block, PutText
+from strandline.persist.core.commit import Repeated, events_of, marker_runs
+from strandline.persist.core.prepare import Prepared
 from strandline.persist.event import Compacted, Conflict, Event
-from strandline.persist.prepare import Prepared
 from strandline.persist.value import decode, encode_wire
 
 PATH: Final = "/v1/persist"

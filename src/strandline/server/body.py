@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from strandline.dataset import SOURCE, Refusal
 from strandline.errors import UsageError
-from strandline.rowfiles import parse_lines, parse_row
-from strandline.unit import ROW_ID, Unit
+from strandline.rows.dataset import SOURCE, Refusal
+from strandline.rows.row_files import parse_lines, parse_row
+from strandline.rows.unit import ROW_ID, Unit
 
 ENCODINGS: Final = ("identity", "gzip", "zstd")
 _BLOCK_BYTES: Final = 1024 * 1024

@@ -18,7 +18,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from strandline.dataset import SourceInvalid
+from strandline.config.keys import Server
 from strandline.errors import (
     HeldError,
     NotFoundError,
@@ -27,14 +27,14 @@ from strandline.errors import (
     UnavailableError,
     UsageError,
 )
-from strandline.pipeline.append import Busy, SpoolFull
-from strandline.pipeline.config_sections import Server
-from strandline.pipeline.registry import DatasetUnknown
-from strandline.pipeline.site import Site
+from strandline.ingest.append import Busy, SpoolFull
+from strandline.rows.dataset import SourceInvalid
+from strandline.server.bearer_tokens import Gate, OutOfScope, Token, Unauthorized
 from strandline.server.body import ENCODINGS, BodyTooLarge, RowRefused
-from strandline.server.rate import Rate, RateExceeded
-from strandline.server.received import RangeConflict
-from strandline.server.tokens import Gate, OutOfScope, Token, Unauthorized
+from strandline.server.rate_limit import Rate, RateExceeded
+from strandline.server.received_ranges import RangeConflict
+from strandline.state.context import Site
+from strandline.state.dataset_versions import DatasetUnknown
 
 THREADS: Final = 16  # that unpack, judge and store
 LOOKING_THREADS: Final = 8  # that only read

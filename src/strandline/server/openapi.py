@@ -3,7 +3,7 @@
 from importlib.metadata import version
 from typing import Any, Final
 
-from strandline import unit
+from strandline.rows import unit
 from strandline.server.body import ENCODINGS
 
 _NAME: Final = r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$"

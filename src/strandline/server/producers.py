@@ -15,16 +15,16 @@ import pyarrow as pa
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from strandline.dataset import Refusal, SchemaBreaking, check_dataset_name
+from strandline.base.failpoint import reach
 from strandline.errors import UsageError
-from strandline.failpoint import reach
+from strandline.ingest.append import OnBad, Receipt, Rows, append, refuse_full
 from strandline.observe.span import span
-from strandline.pipeline.append import OnBad, Receipt, Rows, append, refuse_full
-from strandline.rowfiles import parse_lines, parse_row, parse_rows
-from strandline.rows import BadRows
+from strandline.rows.dataset import Refusal, SchemaBreaking, check_dataset_name
+from strandline.rows.row_files import parse_lines, parse_row, parse_rows
+from strandline.rows.validate import BadRows
+from strandline.server.bearer_tokens import OutOfScope, Token
 from strandline.server.body import RowRefused, unpacked
 from strandline.server.intake import Intake, answer, content_encoding, content_type
-from strandline.server.tokens import OutOfScope, Token
 
 APPEND: Final = "/v1/append"
 JSON: Final = "application/json"

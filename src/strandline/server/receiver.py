@@ -1,4 +1,4 @@
-"""The receiver: rows of other nodes become rows of this one, each once. See strandline.unit for the wire.
+"""The receiver: rows of other nodes become rows of this one, each once. The wire is in strandline.rows.unit.
 
     POST /v1/append/{dataset}   rows of a producer, see producers.py
     POST /v1/ingest/{signal}    a unit           202 stored, 200 stored before, 409 stored in part
@@ -24,15 +24,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from strandline.dataset import SchemaBreaking, check_dataset_name, check_source
+from strandline.base.failpoint import reach
+from strandline.config.keys import Server
 from strandline.errors import UsageError
-from strandline.failpoint import reach
-from strandline.observe.live import MetricsPage
+from strandline.ingest.append import refuse_full
+from strandline.observe.process_counts import MetricsPage
 from strandline.observe.span import span
-from strandline.pipeline.append import refuse_full
-from strandline.pipeline.config_sections import Server
-from strandline.pipeline.site import Site
-from strandline.rows import BadRows
+from strandline.rows.dataset import SchemaBreaking, check_dataset_name, check_source
+from strandline.rows.unit import INGEST, MIME, RANGES, Unit, check_origin, read_epoch, read_unit
+from strandline.rows.validate import BadRows
+from strandline.server.bearer_tokens import Gate, OutOfScope, Token
 from strandline.server.body import RowRefused, read_rows, unpacked
 from strandline.server.intake import (
     BODY_S,
@@ -46,10 +47,9 @@ from strandline.server.intake import (
 )
 from strandline.server.openapi import description
 from strandline.server.producers import APPEND, Producers
-from strandline.server.received import held_of, is_other_body, receive, strands_of
-from strandline.server.run import is_loopback
-from strandline.server.tokens import Gate, OutOfScope, Token
-from strandline.unit import INGEST, MIME, RANGES, Unit, check_origin, read_epoch, read_unit
+from strandline.server.received_ranges import held_of, is_other_body, receive, strands_of
+from strandline.server.serve import is_loopback
+from strandline.state.context import Site
 
 METRICS: Final = "/metrics"
 METRICS_MIME: Final = "text/plain; version=0.0.4; charset=utf-8"

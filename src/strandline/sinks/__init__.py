@@ -1,1 +1,1 @@
-"""Sinks: where rows go. `sink.py` says what one is; each other room holds one kind, or what kinds share."""
+"""Sinks: where rows go. `sink.py` is the protocol; `blob/` and `forward/` are the kinds that ship."""

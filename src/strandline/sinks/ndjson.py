@@ -14,7 +14,8 @@ Keys stand in the order of the dataset's columns, then `source`, then `_sl_row_i
     binary                 base64
     json                   the value itself
 
-`strandline.rows.accept` reads each back as what it was, by the declared type. Columns are formatted whole.
+`strandline.rows.validate.accept` reads each back as what it was, by the declared type. Columns are formatted
+whole.
 """
 
 import base64
@@ -25,8 +26,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.columns import arrow_type
-from strandline.dataset import SOURCE, Dataset
+from strandline.rows.columns import arrow_type
+from strandline.rows.dataset import SOURCE, Dataset
 
 ROW_ID: Final = "_sl_row_id"
 

@@ -12,14 +12,14 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
+from strandline.base.secret import is_reference, look_up
 from strandline.errors import NotFoundError, UsageError
-from strandline.secret import is_reference, look_up
 from strandline.sinks.sink import Sink
 
 GROUP: Final = "strandline.sinks"
 BUILT_IN: Final[Mapping[str, str]] = {
-    "blob": "strandline.sinks.blob_options:configure",
-    "forward": "strandline.sinks.forward:configure",
+    "blob": "strandline.sinks.blob.options:configure",
+    "forward": "strandline.sinks.forward.forward_sink:configure",
 }
 
 

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias
 
-from strandline.dataset import Dataset
+from strandline.base.ranges import Range
 from strandline.errors import UnavailableError
-from strandline.ranges import Range
+from strandline.rows.dataset import Dataset
 
 if TYPE_CHECKING:
     import pyarrow as pa

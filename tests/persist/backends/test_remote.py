@@ -83,10 +83,10 @@ from strandline.persist import commit as commit_facet
 from strandline.persist.backend import Expectation, Write
 from strandline.persist.backends import remote
 from strandline.persist.backends.remote import RemoteBackend
+from strandline.persist.core.prepare import prepare
 from strandline.persist.durable import req_commit
-from strandline.persist.prepare import prepare
+from strandline.persist.features.upkeep import backup, restore, stats, verify
 from strandline.persist.reserved import COMMIT_SCOPE, HOLD
-from strandline.persist.upkeep import backup, restore, stats, verify
 from strandline.persist.value import MAX_VALUE_BYTES, encode_wire
 from strandline.persist.wire import commit_body
 from tests.conftest import as_any

@@ -11,25 +11,25 @@ from typing import Any, Final
 
 import orjson
 
+from strandline.config.keys import Flush, Spool
 from strandline.conformance.check import CaseFailed, equal, shown
 from strandline.conformance.sinks.table import Fault, MemoryTables, TableCourier
-from strandline.content import ContentStore
-from strandline.dataset import SOURCE, Column, Dataset
-from strandline.delivery.desk import Sender
-from strandline.delivery.operate import rewind
+from strandline.delivery.operate_sink import rewind
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
 from strandline.delivery.result import SyncResult
 from strandline.delivery.run import sync
+from strandline.delivery.session import Sender
 from strandline.errors import UsageError
-from strandline.objects import MemoryObjects
+from strandline.flush.flush import flush
+from strandline.ingest.append import append
 from strandline.persist import mem_backend
-from strandline.pipeline.append import append
-from strandline.pipeline.config_sections import Flush, Spool
-from strandline.pipeline.flush import flush
-from strandline.pipeline.site import Site
-from strandline.pipeline.standing import Standing
+from strandline.rows.dataset import SOURCE, Column, Dataset
 from strandline.sinks.sink import Shipment, Sink
+from strandline.state.context import Site
+from strandline.state.node_state import Standing
+from strandline.storage import ContentStore
+from strandline.storage.objects import MemoryObjects
 
 UNIT_ROWS: Final = 5
 NODE: Final = "edge"

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from strandline.base.ranges import Range, RangeSet
 from strandline.conformance.check import CaseFailed, equal, truthy
 from strandline.conformance.sinks.bench import UNIT_ROWS, WEB, Bench, SinkUnderTest
 from strandline.conformance.sinks.table import Killed
 from strandline.delivery.policy import Rule
-from strandline.ranges import Range, RangeSet
 
 AWKWARD: Final = ("a/b", "a_b", "a%2Fb", "../up", ".", "ü", "a b", "A", "a", "epoch=1", "x?y#z", "'; --")
 

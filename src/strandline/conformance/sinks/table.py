@@ -23,16 +23,17 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.content import ContentStore
-from strandline.dataset import SOURCE, Dataset
-from strandline.lake.carrying import Carried, PolicyUnreadable
-from strandline.lake.counters import ScanCounters
-from strandline.lake.landing import FixedInput, FlushLanding, Found, Landing, Published, Settle, Staged
-from strandline.lake.pieces import placed_batches, producer_schema
-from strandline.ranges import Range, RangeSet
-from strandline.sinks.host import SEQ, WITHHELD, Part, Told, deliver
+from strandline.base.ranges import Range, RangeSet
+from strandline.lake.jobs.segment_batches import placed_batches, producer_schema
+from strandline.lake.ports.deliver import Carried, PolicyUnreadable
+from strandline.lake.ports.scan_counters import ScanCounters
+from strandline.lake.ports.stage import Found, Published, Settle, Staged
+from strandline.rows.dataset import SOURCE, Dataset
 from strandline.sinks.ndjson import ROW_ID
 from strandline.sinks.sink import Delivery, Limits, Outcome, Shipment, Sink, Status, Unit
+from strandline.sinks.unit_runner import SEQ, WITHHELD, Part, Told, deliver
+from strandline.state.landing import FixedInput, FlushLanding, Landing
+from strandline.storage import ContentStore
 
 Fault: TypeAlias = Literal["untried", "cut", "lost", "killed"]
 

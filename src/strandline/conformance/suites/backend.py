@@ -28,7 +28,7 @@ from strandline.persist import (
     streams_all,
     truncate_through,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 BACKEND = Suite("backend", expected=26)
 

@@ -41,7 +41,7 @@ from strandline.persist import (
     streams_all,
     truncate_through,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 COMMIT = Suite("commit", expected=26)
 

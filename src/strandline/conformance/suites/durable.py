@@ -50,7 +50,7 @@ from strandline.persist import (
     view,
     view_value,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 DURABLE = Suite("durable", expected=22, floor=15)
 

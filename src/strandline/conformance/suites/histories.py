@@ -57,7 +57,7 @@ from strandline.persist import (
     total_events,
     truncate_through,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 RANDOM = Suite("random", expected=3, timeout_s=600)
 

@@ -34,7 +34,7 @@ from strandline.persist import (
     truncate_through,
     verify,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 INTEGRITY = Suite("integrity", expected=11)
 

@@ -30,7 +30,7 @@ from strandline.persist import (
     read,
     truncate_through,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 PROCESSES = Suite("processes", expected=9)
 

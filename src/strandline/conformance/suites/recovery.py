@@ -44,7 +44,7 @@ from strandline.persist import (
     total_events,
     truncate_through,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 RECOVERY = Suite("recovery", expected=12, floor=6)
 

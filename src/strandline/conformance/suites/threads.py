@@ -41,7 +41,7 @@ from strandline.persist import (
     replay,
     truncate_through,
 )
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 THREADS = Suite("threads", expected=16)
 

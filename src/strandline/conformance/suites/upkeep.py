@@ -43,7 +43,7 @@ from strandline.persist import (
     truncate_through,
 )
 from strandline.persist.backend import Portable
-from strandline.persist.lift import atomic
+from strandline.persist.core.lift import atomic
 
 UPKEEP = Suite("upkeep", expected=11)
 

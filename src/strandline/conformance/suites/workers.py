@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from strandline.conformance.check import CaseFailed
 from strandline.conformance.fixture import BackendFixture, Opener
-from strandline.conformance.nursery import nursery
+from strandline.conformance.forked_processes import nursery
 from strandline.persist import (
     OutcomeUnknown,
     StoreUnavailable,
@@ -32,8 +32,8 @@ from strandline.persist import (
     poll,
 )
 from strandline.persist.backend import Append, Backend, ExpectKey, Put
-from strandline.persist.consumer import MoveCursor
 from strandline.persist.event import ABSENT
+from strandline.persist.features.consumer import MoveCursor
 
 Result = TypeVar("Result")
 Job: TypeAlias = Callable[..., Any]

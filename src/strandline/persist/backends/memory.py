@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 from strandline.errors import EventCorrupt, UsageError
 from strandline.persist.audit import audit, quarantine_writes, refuse_unless_empty
 from strandline.persist.backend import Damage, Expectation, Once, Outcome, Record, StreamHead, Write
-from strandline.persist.block import Block, PutText, event_crc, key_crc, pointer_sum, put_text
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, append_with_seq, decide
+from strandline.persist.core.block import Block, PutText, event_crc, key_crc, pointer_sum, put_text
+from strandline.persist.core.commit import KEPT_COMMIT_MARKERS, append_with_seq, decide
+from strandline.persist.core.prepare import prepare
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
-from strandline.persist.prepare import prepare
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL, LINEAGE, ONCE, reserved_prefix
 from strandline.persist.value import MAX_SEQ, check_key, check_limit, decode, encode, is_within
 
@@ -88,7 +88,7 @@ class MemoryBackend:
         with self._held():
             self.delete(check_key(key))
 
-    # The Transaction of commit.py: what follows is only called under the lock
+    # The Transaction of core/commit.py: what follows is only called under the lock
 
     def head(self, stream: str) -> tuple[int, int]:
         found = self._streams.get(stream)

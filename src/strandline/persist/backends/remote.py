@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from urllib.parse import urlsplit
 
+from strandline.base.failpoint import reach
 from strandline.errors import (
     NotStorable,
     OutcomeUnknown,
@@ -27,12 +28,11 @@ from strandline.errors import (
     UnavailableError,
     UsageError,
 )
-from strandline.failpoint import reach
 from strandline.persist.backend import Delete, Expectation, ExpectSeq, Once, Outcome, Write
-from strandline.persist.commit import Repeated
+from strandline.persist.core.commit import Repeated
+from strandline.persist.core.prepare import Prepared, prepare
 from strandline.persist.durable import IoBackend, Request
 from strandline.persist.event import Conflict, Event, Storable
-from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import (
     MAX_SEQ,

@@ -15,10 +15,10 @@ from typing import Final
 
 from strandline.persist.backend import Backend
 from strandline.persist.event import Event, Scalar
-from strandline.persist.log import append
-from strandline.persist.query import read_window
-from strandline.persist.snapshot import replay
-from strandline.persist.view import View, view, view_lag, view_peek
+from strandline.persist.features.log import append
+from strandline.persist.features.query import read_window
+from strandline.persist.features.snapshot import replay
+from strandline.persist.features.view import View, view, view_lag, view_peek
 
 GRANTED: Final = "granted"
 REVOKED: Final = "revoked"

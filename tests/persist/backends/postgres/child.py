@@ -71,7 +71,7 @@ def _hold(other: psycopg.Connection[Any], dice: random.Random) -> None:
 
 
 def _sums(stream: str) -> tuple[int, int]:
-    from strandline.persist.block import event_crc, pointer_sum
+    from strandline.persist.core.block import event_crc, pointer_sum
 
     return pointer_sum(0, stream, 0, 0), event_crc(stream, "h", 0, b"0")
 

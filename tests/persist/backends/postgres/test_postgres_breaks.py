@@ -25,9 +25,9 @@ from strandline.persist.backend import (
 )
 from strandline.persist.backends.postgres import PostgresBackend
 from strandline.persist.backends.postgres.transaction import run_alone
-from strandline.persist.commit import Repeated
+from strandline.persist.core.commit import Repeated
 from strandline.persist.event import ABSENT, Event
-from strandline.persist.subscribe import publish_once
+from strandline.persist.features.subscribe import publish_once
 from tests.conftest import UNSYNCED
 from tests.persist.backends.postgres.beside import Opened
 

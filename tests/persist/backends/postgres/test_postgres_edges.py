@@ -16,8 +16,8 @@ from strandline.persist import mem_backend
 from strandline.persist.backend import Append, ExpectKey, ExpectSeq, Put, Truncate, Write
 from strandline.persist.backends.postgres import PostgresBackend, backend, read
 from strandline.persist.backends.postgres.bell import Bell
+from strandline.persist.core.prepare import prepare
 from strandline.persist.event import Conflict, Event
-from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ
 from tests.persist.backends.postgres.beside import Opened, Sql
 

@@ -27,8 +27,8 @@ from strandline.persist.backend import (
     Write,
 )
 from strandline.persist.backends.postgres import PostgresBackend, backend
+from strandline.persist.core.prepare import prepare
 from strandline.persist.event import ABSENT, Conflict, Event, Scalar
-from strandline.persist.prepare import prepare
 from strandline.persist.value import MAX_SEQ
 from tests.persist.backends.postgres.beside import contents, outcome_of
 

@@ -10,7 +10,7 @@ from strandline.errors import StoreUnavailable
 from strandline.persist.backend import Append, Put
 from strandline.persist.backends.postgres import PostgresBackend, backend, portable, transaction
 from strandline.persist.backends.postgres import schema as schema_module
-from strandline.persist.block import pointer_sum
+from strandline.persist.core.block import pointer_sum
 from tests.conftest import as_any
 from tests.persist.backends.postgres.beside import Opened
 

@@ -42,9 +42,9 @@ from strandline.persist import (
     truncate_through,
     verify,
 )
-from strandline.persist import upkeep as upkeep_module
 from strandline.persist.backends.sqlite import SqliteBackend, file, handle
 from strandline.persist.backends.sqlite import read as sqlite_read
+from strandline.persist.features import upkeep as upkeep_module
 from tests.conftest import as_any
 
 WAIT_S = 30

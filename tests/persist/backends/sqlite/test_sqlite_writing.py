@@ -53,7 +53,7 @@ from strandline.persist.audit import refuse_unless_empty
 from strandline.persist.backend import AtomicBackend, Write
 from strandline.persist.backends.sqlite import SqliteBackend, backend, handle, transaction
 from strandline.persist.backends.sqlite.transaction import SEQ_MASK
-from strandline.persist.prepare import prepare
+from strandline.persist.core.prepare import prepare
 from tests.conftest import as_any
 from tests.persist.backends.sqlite.behind import WAIT_S, edit, fill, raw
 

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 
+from strandline.base.failpoint import reach
 from strandline.errors import OutcomeUnknown, SequenceError, StoreUnavailable, StrandlineError, UsageError
-from strandline.failpoint import reach
 from strandline.persist.audit import audit, quarantine_key, quarantine_writes
 from strandline.persist.backend import (
     Append,
@@ -48,10 +48,10 @@ from strandline.persist.backends.postgres.transaction import (
     line_up,
     run_alone,
 )
-from strandline.persist.commit import KEPT_COMMIT_MARKERS, Repeated, decide
+from strandline.persist.core.commit import KEPT_COMMIT_MARKERS, Repeated, decide
+from strandline.persist.core.group_commit import GroupCommit
+from strandline.persist.core.prepare import Prepared, prepare
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable
-from strandline.persist.group_commit import GroupCommit
-from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import GLOBAL, LINEAGE, QUARANTINED
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq
 

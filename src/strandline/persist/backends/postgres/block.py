@@ -13,9 +13,9 @@ from strandline.persist.backend import ExpectSeq
 from strandline.persist.backends.postgres.connection import Statement
 from strandline.persist.backends.postgres.pack import TYPES, int_, ints, real, reals, texts
 from strandline.persist.backends.postgres.rows import SEAM, at_columns, split_ats
-from strandline.persist.block import Block, PutText, key_crc, pointer_runs, pointer_sum
+from strandline.persist.core.block import Block, PutText, key_crc, pointer_runs, pointer_sum
+from strandline.persist.core.prepare import Prepared
 from strandline.persist.event import Scalar
-from strandline.persist.prepare import Prepared
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import encode
 

@@ -14,10 +14,10 @@ from strandline.persist.backends.postgres.block import blocks, marker_text, poin
 from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.pack import Record, ints, reals, record, texts
 from strandline.persist.backends.postgres.rows import split_ats, value_of
-from strandline.persist.block import Block, PutText, key_crc
-from strandline.persist.commit import Repeated, events_of, marker_runs
+from strandline.persist.core.block import Block, PutText, key_crc
+from strandline.persist.core.commit import Repeated, events_of, marker_runs
+from strandline.persist.core.prepare import Prepared, Step
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event, Scalar
-from strandline.persist.prepare import Prepared, Step
 from strandline.persist.reserved import COMMIT_SCOPE
 from strandline.persist.value import MAX_SEQ
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 from strandline.errors import EventCorrupt
-from strandline.persist.block import key_crc, pointer_sum
+from strandline.persist.core.block import key_crc, pointer_sum
 from strandline.persist.event import Event, Scalar, Storable, make_event
 from strandline.persist.reserved import GLOBAL
 from strandline.persist.value import MAX_SEQ, decode

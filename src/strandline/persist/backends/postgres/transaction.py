@@ -17,9 +17,9 @@ from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.pack import int_, texts
 from strandline.persist.backends.postgres.pool import is_lost, raise_translated
 from strandline.persist.backends.postgres.rows import value_record
-from strandline.persist.block import Block, PutText, event_crc
+from strandline.persist.core.block import Block, PutText, event_crc
+from strandline.persist.core.prepare import Prepared
 from strandline.persist.event import Scalar
-from strandline.persist.prepare import Prepared
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 
 POSITIONS_A_PASS = 10_000
@@ -71,7 +71,7 @@ def roll_back(connection: Connection) -> None:
 
 
 class PostgresTransaction:
-    """The Transaction of commit.py. Every name is locked at the start, in the order that all commits keep."""
+    """The Transaction of core/commit.py. It locks every name first, in the order that all commits keep."""
 
     def __init__(self, connection: Connection, streams: Sequence[str], keys: Sequence[str]) -> None:
         self._connection, self._streams, self._keys = connection, streams, keys

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
+from strandline.base.failpoint import reach
 from strandline.errors import (
     CorruptionError,
     EventCorrupt,
@@ -21,7 +22,6 @@ from strandline.errors import (
     StrandlineError,
     UsageError,
 )
-from strandline.failpoint import reach
 from strandline.persist.audit import quarantine_writes, refuse_unless_empty
 from strandline.persist.backend import (
     Commit,
@@ -56,10 +56,10 @@ from strandline.persist.backends.sqlite.read import (
 from strandline.persist.backends.sqlite.records import Loader, dumped
 from strandline.persist.backends.sqlite.survey import Unread, damaged_beside, survey, surveyed
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK, Names, SqliteTransaction
-from strandline.persist.commit import append_with_seq, decide
+from strandline.persist.core.commit import append_with_seq, decide
+from strandline.persist.core.group_commit import GroupCommit
+from strandline.persist.core.prepare import Prepared, prepare
 from strandline.persist.event import Compacted, Conflict, Event, Scalar, Storable, make_event
-from strandline.persist.group_commit import GroupCommit
-from strandline.persist.prepare import Prepared, prepare
 from strandline.persist.reserved import GLOBAL, LINEAGE
 from strandline.persist.value import MAX_SEQ, check_limit, check_name, check_seq, decode
 

@@ -14,7 +14,7 @@ from strandline.persist.backends.sqlite.read import (
     trimmed,
 )
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK
-from strandline.persist.block import pointer_sum, run_length
+from strandline.persist.core.block import pointer_sum, run_length
 from strandline.persist.reserved import COMMIT_SCOPE, ONCE, reserved_prefix
 
 _COMMIT_MARKERS = reserved_prefix(ONCE, COMMIT_SCOPE)

@@ -1,4 +1,4 @@
-"""One write transaction on a SQLite store: the Transaction of commit.py in SQL."""
+"""One write transaction on a SQLite store: the Transaction of core/commit.py in SQL."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -10,8 +10,8 @@ import apsw
 import orjson
 
 from strandline.errors import StoreUnavailable
-from strandline.persist.block import MAX_RUN, Block, PutText, pointer_runs, run_sum
-from strandline.persist.commit import KEPT_COMMIT_MARKERS
+from strandline.persist.core.block import MAX_RUN, Block, PutText, pointer_runs, run_sum
+from strandline.persist.core.commit import KEPT_COMMIT_MARKERS
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import COMMIT_SCOPE, GLOBAL
 

@@ -1,0 +1,1 @@
+"""Parts that every room may use: time, schedules, ranges, secrets. They import no other room."""

@@ -1,0 +1,1 @@
+"""The commands, one file each: a command parses its arguments, calls the node and prints."""

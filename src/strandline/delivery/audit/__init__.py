@@ -1,0 +1,1 @@
+"""Checks that records, tables and destinations agree: verify, compare, prove."""

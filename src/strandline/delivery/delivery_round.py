@@ -1,0 +1,352 @@
+"""One round of a run: intents for some strands of a dataset, one job, one record."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from strandline.base.failpoint import reach
+from strandline.base.ranges import Range, RangeSet
+from strandline.delivery.dead_letter_files import lettered
+from strandline.delivery.owed import Owed, mean_row_bytes, next_intent, passable
+from strandline.delivery.policy import current_version, rules_of, withhold_sql
+from strandline.delivery.result import NOT_TAKEN, StrandResult
+from strandline.delivery.session import Desk
+from strandline.delivery.verdict import Verdict, judge
+from strandline.errors import HeldError, StrandlineError
+from strandline.lake.ports.deliver import JobsCancelled, PolicyUnreadable
+from strandline.observe.span import traceparent
+from strandline.persist import Append, ExpectSeq
+from strandline.persist.backend import Expectation, Write
+from strandline.rows.dataset import Dataset, Strand
+from strandline.sinks.sink import Outcome, RangesUnavailable, Shipment, Status
+from strandline.sinks.unit_runner import SEQ, Part, Told
+from strandline.state.dataset_versions import recorded_version
+from strandline.state.sink_progress import (
+    Intent,
+    Line,
+    delivered,
+    event_of,
+    failed,
+    instance_stream,
+    intended,
+)
+
+MOST_STRANDS: Final = 200  # in one job
+MOST_TEXT: Final = 2048
+
+
+class Rounds:
+    """The rounds of one run."""
+
+    def __init__(self, desk: Desk, until: Mapping[Strand, int]) -> None:
+        self._desk, self._site, self._until = desk, desk.site, until
+        self._untried: set[str] = set()  # intents of which nothing can have left yet
+        self._told: set[str] = set()  # intents of which it is known what the destination has
+        self._is_renewed = False
+        self.not_taken: dict[Strand, StrandResult] = {}
+
+    def run(self, batch: Sequence[Owed]) -> list[Strand]:
+        """Deliver the next of these strands, all of one dataset; their intents, if they have any, are of one
+        schema and policy. Returns those that got on."""
+        name = batch[0].strand.dataset
+        dataset = self._site.known(name).dataset
+        if (reason := self._desk.sink.cannot_take(dataset)) is not None:
+            self._decline(batch, reason)
+            return []
+        if not self._can_read_policy(batch, dataset) or not self._intend(batch, dataset):
+            return []  # nothing may leave now; or an operator was at work: look again
+        taken = {each.strand: self._desk.line(each.strand) for each in batch}
+        taken = {strand: line for strand, line in taken.items() if line.intent is not None}
+        if not taken:
+            return [each.strand for each in batch]  # there were gaps only
+        intent = next(iter(taken.values())).intent
+        assert intent is not None
+        shipment = self._shipment(name, intent.schema)
+        taken = self._learnt(shipment, taken)
+        parts = [part_of(strand, line) for strand, line in taken.items() if line.left()]
+        return self._carry(shipment, parts, taken, intent.policy) if parts else list(taken)
+
+    def _decline(self, batch: Sequence[Owed], reason: str) -> None:
+        """Told once. What is recorded keeps these strands from being due again."""
+        at, text = self._site.clock.now_us(), reason[:MOST_TEXT]
+        lines = {each.strand: each.line for each in batch}
+        for strand in lines:
+            told = StrandResult(strand.dataset, strand.source, NOT_TAKEN, text, is_held=True)
+            self.not_taken[strand] = told
+        held = {"kind": NOT_TAKEN, "text": text}
+        writes = [event_of(self._desk.stream(strand), "held", at, **held) for strand in lines]
+        self._desk.commit(self._seen(lines), writes)
+
+    def _shipment(self, name: str, schema: int) -> Shipment:
+        sender = self._desk.sender
+        dataset = recorded_version(self._site.b, name, schema)
+        of = (self._desk.terms.name, sender.origin, sender.node, dataset, sender.signal(name))
+        return Shipment(*of, traceparent=traceparent())
+
+    # Intents
+
+    def _can_read_policy(self, batch: Sequence[Owed], dataset: Dataset) -> bool:
+        """Before an intent is made: one that names a policy that cannot be read could never be finished."""
+        withhold = withhold_sql(self._desk.sender.rules, dataset.name)
+        bare = {each.strand: each.line for each in batch if each.line.intent is None}
+        if withhold is None or not bare:
+            return True
+        try:
+            self._desk.courier().check(dataset, withhold)
+        except PolicyUnreadable as error:
+            at, held = self._site.clock.now_us(), {"kind": error.kind, "text": str(error)[:MOST_TEXT]}
+            writes = [event_of(self._desk.stream(strand), "held", at, **held) for strand in bare]
+            self._desk.commit(self._seen(bare), writes)
+            return False
+        return True
+
+    def _intend(self, batch: Sequence[Owed], dataset: Dataset) -> bool:
+        """Make intents durable for the strands that have none, and pass gaps; False if a stream moved."""
+        site, at = self._site, self._site.clock.now_us()
+        bare = [replace(each, until=self._until[each.strand]) for each in batch if each.line.intent is None]
+        if not bare:
+            return True
+        policy = current_version(site.b, self._desk.sender.rules, at)
+        limits = self._desk.sink.limits(mean_row_bytes(site.b, dataset.name))
+        writes: list[Write] = []
+        for each in bare:
+            stream = self._desk.stream(each.strand)
+            if (end := passable(each)) > each.line.mark:
+                gap = {"lo": each.line.mark, "hi": end, "epoch": each.line.epoch, "reason": "it has no rows"}
+                writes.append(event_of(stream, "passed", at, **gap))
+            intent = next_intent(
+                each,
+                self._desk.terms,
+                limits,
+                schema=dataset.version,
+                policy=policy,
+                at=at,
+                draw=site.random_hex,
+            )
+            if intent is not None:
+                writes.append(intended(stream, intent))
+                self._untried.add(intent.id)
+                if intent.lo >= each.line.high:
+                    self._told.add(intent.id)
+        reach("intent.write")
+        conflict = self._desk.commit(self._seen({each.strand: each.line for each in bare}), writes)
+        reach("intent.written")
+        return conflict is None
+
+    def _seen(self, lines: Mapping[Strand, Line]) -> list[Expectation]:
+        return [ExpectSeq(self._desk.stream(strand), line.event) for strand, line in lines.items()]
+
+    # What the destination has already
+
+    def _learnt(self, shipment: Shipment, taken: Mapping[Strand, Line]) -> dict[Strand, Line]:
+        """Where an intent is taken up again, what the destination has of it counts as done."""
+        if not self._desk.sink.asks_first:
+            return dict(taken)
+        kept: dict[Strand, Line] = {}
+        for strand, line in taken.items():
+            intent, learnt = line.intent, line
+            assert intent is not None
+            if intent.id not in self._told:
+                try:
+                    learnt = self._learn(shipment, strand, line, intent)
+                except StrandlineError as error:
+                    self._fail(shipment, strand, line, error)
+                    continue
+                self._told.add(intent.id)
+            if learnt.intent is not None:
+                kept[strand] = learnt
+        return kept
+
+    def _learn(self, shipment: Shipment, strand: Strand, line: Line, intent: Intent) -> Line:
+        self._desk.result.requests += 1
+        holdings = self._desk.sink.holdings(shipment, strand.source, intent.epoch)
+        if holdings is None:
+            return line
+        there = RangeSet.of(Range(each.lo, each.hi) for each in holdings.stored)
+        if intent.ranges is None:  # it has these too, of other epochs
+            there = RangeSet.of([*there.ranges, *line.released.ranges])
+        known = [found for each in line.left() for found in there.within(each)]
+        withhold = withhold_sql(rules_of(self._site.b, intent.policy), strand.dataset)
+        is_apart = not line.is_told and bool(
+            withhold or line.withheld.ranges
+        )  # from what is sent from now on
+        if known or is_apart:
+            at, withheld = self._site.clock.now_us(), self._withheld(shipment, strand, line, known, withhold)
+            write = delivered(self._desk.stream(strand), intent.id, at, known=known, withheld=withheld)
+            self._desk.commit(self._seen({strand: line}), [write])
+        return self._desk.line(strand)
+
+    def _withheld(
+        self, shipment: Shipment, strand: Strand, line: Line, known: Sequence[Range], withhold: str | None
+    ) -> list[Range]:
+        """What stayed here of the ranges that a destination has: it knows them by their bounds alone. Of
+        those that it had before the intent, that is recorded; the others it has of this one."""
+        assert line.intent is not None
+        since = 0 if line.is_told or line.intent.ranges is not None else line.high
+        new = [
+            found for each in known if (found := each.meets(Range(since, max(since, each.hi)))) is not None
+        ]
+        if withhold is None or not new:
+            return []
+        return self._desk.courier().withheld(shipment.dataset, strand.source, new, withhold)
+
+    def _fail(self, shipment: Shipment, strand: Strand, line: Line, error: StrandlineError) -> None:
+        """A strand of which nothing was told: as if its next unit had failed, and it may have arrived."""
+        part = part_of(strand, line)
+        self._told.discard(part.intent)
+        outcomes = [Outcome(each.lo, each.hi, "put_off") for each in part.ranges]
+        status: Status = "held" if isinstance(error, HeldError) else "failed"
+        first = replace(outcomes[0], status=status, kind=error.kind, text=str(error)[:MOST_TEXT])
+        if isinstance(error, RangesUnavailable):
+            first = replace(first, status=error.status, http_status=error.http_status, wait_s=error.wait_s)
+        outcomes[0] = first
+        told = [Told(strand.source, each) for each in outcomes]
+        verdict = judge(line, part, told, self._desk.sink.patience, self._site.clock.now_us())
+        self._record(shipment, self._renewed({strand: (line, verdict)}))
+
+    def _renewed(
+        self, verdicts: Mapping[Strand, tuple[Line, Verdict]]
+    ) -> Mapping[Strand, tuple[Line, Verdict]]:
+        """Where a destination denies what it is asked, once in a run: the credential is read anew, and those
+        strands are tried again at once."""
+        if self._is_renewed or not any(verdict.is_denied for _, verdict in verdicts.values()):
+            return verdicts
+        self._is_renewed = True
+        self._desk.sink = self._desk.sink.renewed()
+        return {strand: (line, _tried_anew(verdict)) for strand, (line, verdict) in verdicts.items()}
+
+    # The job
+
+    def _carry(
+        self, shipment: Shipment, parts: Sequence[Part], lines: Mapping[Strand, Line], policy: int
+    ) -> list[Strand]:
+        desk, name = self._desk, shipment.dataset.name
+        withhold = withhold_sql(rules_of(self._site.b, policy), name)
+        reach("deliver.job")
+        try:
+            carried = desk.courier().carry(desk.sink, shipment, parts, withhold=withhold)
+        except JobsCancelled:  # no failure of the destination's: the intent stays as it is
+            raise
+        except StrandlineError as error:
+            self._untried -= {part.intent for part in parts}
+            for strand in (Strand(name, part.source) for part in parts):
+                self._fail(shipment, strand, lines[strand], error)
+            return []
+        reach("deliver.done")
+        desk.result.counters = desk.result.counters + carried.counters
+        desk.result.requests += sum(each.outcome.requests for each in carried.told)
+        now = self._site.clock.now_us()
+        verdicts = {}
+        is_first = {part.intent for part in parts} & self._untried
+        self._untried -= is_first
+        for part in parts:
+            told = sorted(_of(carried.told, part.source), key=lambda each: each.outcome.lo)
+            strand = Strand(name, part.source)
+            line = lines[strand]
+            verdicts[strand] = (line, judge(line, part, told, desk.sink.patience, now))
+        return self._record(shipment, self._renewed(verdicts), is_first)
+
+    # The record
+
+    def _record(
+        self,
+        shipment: Shipment,
+        verdicts: Mapping[Strand, tuple[Line, Verdict]],
+        is_first: Collection[str] = (),
+    ) -> list[Strand]:
+        """One transaction. A strand whose stream an operator moved meanwhile is left out, to be looked at
+        again. Returns those that got on."""
+        at, desk = self._site.clock.now_us(), self._desk
+        writes = {
+            strand: self._writes(shipment, strand, line, verdict, at, is_first)
+            for strand, (line, verdict) in verdicts.items()
+        }
+        writes = {strand: each for strand, each in writes.items() if each}
+        whole = self._instance_hold([verdict for _, verdict in verdicts.values()], at)
+        while writes or whole:
+            seen = self._seen({strand: verdicts[strand][0] for strand in writes})
+            reach("deliver.record")
+            conflict = desk.commit(seen, [*(write for each in writes.values() for write in each), *whole])
+            reach("deliver.recorded")
+            if conflict is None:
+                break
+            writes.pop(next(strand for strand in writes if desk.stream(strand) == conflict.name))
+        for strand in writes:
+            desk.result.add(verdicts[strand][1])
+        return [strand for strand in writes if verdicts[strand][1].has_progress]
+
+    def _instance_hold(self, verdicts: Iterable[Verdict], at: int) -> list[Append]:
+        holds = (verdict.hold for verdict in verdicts)
+        hold = next((each for each in holds if each is not None and each.scope == "instance"), None)
+        stream = instance_stream(self._desk.terms.name)
+        return [] if hold is None else [event_of(stream, "held", at, kind=hold.kind, text=hold.text)]
+
+    def _writes(
+        self,
+        shipment: Shipment,
+        strand: Strand,
+        line: Line,
+        verdict: Verdict,
+        at: int,
+        is_first: Collection[str],
+    ) -> list[Append]:
+        intent, stream = line.intent, self._desk.stream(strand)
+        assert intent is not None
+        writes: list[Append] = []
+        if verdict.receipts or verdict.void or verdict.withheld:
+            done = delivered(
+                stream,
+                intent.id,
+                at,
+                units=verdict.receipts,
+                void=verdict.void,
+                withheld=verdict.withheld,
+                is_repeat=intent.id not in is_first,
+            )
+            writes.append(done)
+        for outcome in verdict.given_up:
+            seqs = Range(outcome.lo, outcome.hi)
+            rows = _without(
+                self._desk.courier().fetch(shipment.dataset, strand.source, seqs), verdict.withheld
+            )
+            writes.append(lettered(self._site.content, stream, intent, outcome, shipment, rows, at))
+        if verdict.trouble is not None:
+            writes.append(failed(stream, verdict.trouble))
+        if verdict.hold is not None and verdict.hold.scope == "strand":
+            writes.append(event_of(stream, "held", at, kind=verdict.hold.kind, text=verdict.hold.text))
+        return writes
+
+
+def part_of(strand: Strand, line: Line) -> Part:
+    """What of an open intent is not done."""
+    intent = line.intent
+    assert intent is not None
+    return Part(
+        intent.id,
+        intent.epoch,
+        strand.source,
+        intent.lo,
+        intent.hi,
+        intent.chain_hi,
+        tuple(line.left()),
+        intent.limits,
+        is_sparse=intent.ranges is not None,
+    )
+
+
+def _without(rows: pa.Table, withheld: Sequence[Range]) -> pa.Table:
+    """What is withheld is no part of a dead letter: it would leave with it."""
+    kept = RangeSet.of(withheld)
+    seqs = rows.column(SEQ).to_pylist()
+    return rows.filter(pa.array([seq not in kept for seq in seqs], pa.bool_())) if withheld else rows
+
+
+def _of(told: Iterable[Told], source: str) -> list[Told]:
+    return [each for each in told if each.source == source]
+
+
+def _tried_anew(verdict: Verdict) -> Verdict:
+    """With the credential read anew it is tried at once."""
+    return replace(verdict, trouble=None) if verdict.is_denied else verdict

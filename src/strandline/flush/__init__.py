@@ -1,0 +1,1 @@
+"""The flush: pending rows land in the tables, each exactly once."""

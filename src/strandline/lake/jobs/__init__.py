@@ -1,0 +1,1 @@
+"""The Spark jobs. A job implements the port of the same name."""

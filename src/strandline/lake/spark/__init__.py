@@ -1,0 +1,1 @@
+"""The Spark session: Java, jars, the class archive, classic Spark and Connect."""

@@ -1,1 +1,0 @@
-"""Streams of strands and of sinks, as values and folded: what is numbered, landed, delivered."""

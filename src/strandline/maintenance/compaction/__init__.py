@@ -1,0 +1,1 @@
+"""Compaction: small files become large ones."""

@@ -1,0 +1,1 @@
+"""The commit: how it is prepared, decided, grouped and stored."""

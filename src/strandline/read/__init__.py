@@ -1,0 +1,1 @@
+"""Reads: tokens, how far a reader may go, and scans within those bounds."""

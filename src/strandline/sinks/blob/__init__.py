@@ -1,0 +1,1 @@
+"""The sink `blob`: rows become objects in a folder or a bucket."""

@@ -1,0 +1,1 @@
+"""The sink `forward`: rows go to another node over HTTP."""

@@ -1,0 +1,1 @@
+"""Sources of rows: the protocol, the registry, and the kinds that ship."""

@@ -1,0 +1,150 @@
+"""A ledger folded to a few numbers: how far its strand is numbered, landed and visible, and what is pending.
+
+It is as large as the strand has holes, however many rows it has: the pending segments themselves are read
+from the ledger when a flush is planned (pending_rows.py).
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from strandline.base.ranges import Range, RangeSet
+from strandline.state.strand_entries import (
+    Entry,
+    Flushed,
+    Held,
+    Landed,
+    Lost,
+    Raised,
+    Released,
+    Removed,
+    Reserved,
+    Spooled,
+)
+
+MOST_PRUNED: Final = 64
+
+
+class Pruned(NamedTuple):
+    """So many rows of a range `(lo, hi]` that retention took away."""
+
+    lo: int
+    hi: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A range that waits for its segment to be put back or given up."""
+
+    segment: str
+    lo: int
+    hi: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """`settled` holds every seq that is flushed, landed, released, lost or raised over."""
+
+    hi: int = 0
+    settled: RangeSet = field(default_factory=RangeSet)
+    pending_rows: int = 0
+    pending_bytes: int = 0
+    next: int = 1  # the ledger event at which pending rows begin, or will
+    holds: tuple[Hold, ...] = ()
+    changed_at: int = 0
+    empty: RangeSet = field(default_factory=RangeSet)  # released or lost: no row will ever be there
+    bare: int = 0  # up to here no row is left, as rows were removed
+    removed_rows: int = 0  # by retention, purge and compaction
+    pruned: tuple[Pruned, ...] = ()  # by retention, the newest of them; older ones are one
+
+    @property
+    def front(self) -> int:
+        """The highest seq that retention has pruned."""
+        return max((each.hi for each in self.pruned), default=0)
+
+    def vacant_through(self, seq: int) -> int:
+        """The seq behind `seq` up to which no row is, nor will be."""
+        after = max(seq, self.bare)
+        return self.empty.through(after)
+
+    @property
+    def visible_through(self) -> int:
+        """V: no row can appear at or below it any more."""
+        return self.settled.through(0)
+
+
+def with_entry(tally: Tally, entry: Entry, at: int) -> Tally:
+    match entry:
+        case Spooled():
+            return replace(
+                tally,
+                hi=entry.hi,
+                pending_rows=tally.pending_rows + entry.hi - entry.lo,
+                pending_bytes=tally.pending_bytes + entry.bytes,
+                changed_at=at,
+            )
+        case Reserved():
+            return replace(tally, hi=entry.hi, changed_at=at)
+        case Raised():
+            settled = tally.settled.with_(Range(entry.lo, entry.hi))
+            return replace(tally, hi=entry.hi, settled=settled, changed_at=at)
+        case Landed():
+            settled = tally.settled.with_(Range(entry.lo, entry.hi))
+            return replace(tally, settled=settled, changed_at=at)
+        case Released():
+            gap = Range(entry.lo, entry.hi)
+            return replace(
+                tally, settled=tally.settled.with_(gap), empty=tally.empty.with_(gap), changed_at=at
+            )
+        case Flushed():
+            settled = tally.settled
+            for each in entry.ranges:
+                settled = settled.with_(each)
+            return _landed(tally, settled, entry.rows, entry.bytes, entry.next, at)
+        case Lost():
+            settled = tally.settled.with_(Range(entry.lo, entry.hi))
+            after = _landed(tally, settled, entry.hi - entry.lo, entry.bytes, entry.next, at)
+            return replace(after, empty=tally.empty.with_(Range(entry.lo, entry.hi)))
+        case Held():
+            hold = Hold(entry.segment, entry.lo, entry.hi, entry.reason)
+            others = tuple(each for each in tally.holds if (each.lo, each.hi) != (hold.lo, hold.hi))
+            return replace(tally, holds=(*others, hold), changed_at=at)
+        case Removed():
+            pruned = tally.pruned
+            if entry.by == "retention":
+                pruned = with_pruned(pruned, Pruned(entry.lo, entry.hi, entry.rows))
+            return replace(
+                tally,
+                bare=max(tally.bare, entry.bare),
+                removed_rows=tally.removed_rows + entry.rows,
+                pruned=pruned,
+                changed_at=at,
+            )
+
+
+def with_pruned(pruned: tuple[Pruned, ...], new: Pruned) -> tuple[Pruned, ...]:
+    """The newest stay apart; the two oldest become one where there are too many."""
+    if len(pruned) < MOST_PRUNED:
+        return (*pruned, new)
+    first, second, *rest = pruned
+    oldest = Pruned(min(first.lo, second.lo), max(first.hi, second.hi), first.rows + second.rows)
+    return (oldest, *rest, new)
+
+
+def pruned_past(pruned: tuple[Pruned, ...], since: int) -> int:
+    """How many rows behind `since` were pruned, at most: in the midst of a range nobody knows which."""
+    return sum(min(each.rows, each.hi - max(each.lo, since)) for each in pruned if each.hi > since)
+
+
+def _landed(tally: Tally, settled: RangeSet, rows: int, bytes_: int, next_: int, at: int) -> Tally:
+    pending = tally.pending_rows - rows
+    return replace(
+        tally,
+        settled=settled,
+        pending_rows=pending,
+        pending_bytes=max(tally.pending_bytes - bytes_, 0) if pending else 0,
+        next=max(tally.next, next_),
+        holds=tuple(each for each in tally.holds if not settled.covers(Range(each.lo, each.hi))),
+        changed_at=at,
+    )
