@@ -17,7 +17,7 @@ from strandline.persist import kv_put, open_store
 from strandline.rows.dataset import Strand
 from strandline.sources.provider import Chunk, FrameProvider, Item, Window
 from strandline.state.context import Site
-from tests.pipeline.sites import make_site, spooled_rows
+from tests.sites import make_site, spooled_rows
 
 ITEM = Item("x.parquet", "plain", "a", version="3:1")
 ROWS = [{"n": 1}, {"n": 1}, {"n": 2}]

@@ -17,7 +17,7 @@ from strandline.node.node import Node, open_node
 from strandline.rows.dataset import Strand
 from tests.backfill.rig import SETTINGS, numbers
 from tests.delivery.rig import blob_rows, once
-from tests.keeping.house import START_US, HandClock, blob_sink
+from tests.maintenance.house import START_US, HandClock, blob_sink
 
 NOW = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=START_US)
 CONFIG = """

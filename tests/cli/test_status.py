@@ -34,8 +34,8 @@ from strandline.state.sink_progress import (
     sink_stream,
 )
 from tests.delivery.destinations import Server, ServerSink, TableCourier
-from tests.pipeline.simulation import DATASET, World
-from tests.pipeline.sites import StillClock, make_site
+from tests.simulation import DATASET, World
+from tests.sites import StillClock, make_site
 
 SINK = '[sinks.centre]\ntype = "forward"\nurl = "http://centre.example"\nschedule = "0 2 * * *"\n'
 SECOND = 1_000_000

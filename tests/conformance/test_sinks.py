@@ -26,9 +26,9 @@ from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.registry import GROUP, SinkOptions, make_sink, sink_types
 from strandline.sinks.sink import Delivery, Holdings, Limits, Outcome, Shipment, Sink, Status, Stored, Unit
 from strandline.storage.objects import Objects, open_objects
-from tests.content.places import BUCKET, s3_endpoint, s3_options
-from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import receiving
+from tests.sites import spooled_rows
+from tests.storage.places import BUCKET, s3_endpoint, s3_options
 
 __all__ = ["s3_endpoint"]
 

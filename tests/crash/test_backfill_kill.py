@@ -12,7 +12,7 @@ import pytest
 
 from strandline import backfill, sources
 from strandline.node.node import Node
-from tests.crash.keeping_case import Books, by_n, table_of
+from tests.crash.maintenance_case import Books, by_n, table_of
 from tests.crash.pipeline_case import DATASET
 from tests.crash.pipeline_child import ACTS
 

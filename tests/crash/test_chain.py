@@ -16,7 +16,7 @@ import pytest
 from strandline.node.node import open_node
 from strandline.rows.dataset import Strand
 from tests.crash.pipeline_case import DATASET, SOURCES, Child, Nursery
-from tests.pipeline.sites import spooled_rows
+from tests.sites import spooled_rows
 from tests.spark_sessions import free_port
 
 TOKEN: Final = "a token of the tests alone"

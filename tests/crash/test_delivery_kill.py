@@ -18,8 +18,8 @@ from strandline.delivery.audit.verify import verify
 from strandline.delivery.result import SyncResult
 from strandline.node.node import Node
 from tests.crash.pipeline_case import DATASET, SOURCES, Case, Child
-from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import Sender, receiving
+from tests.sites import spooled_rows
 
 INTENT_STEPS: Final = ("intent.write", "intent.written")
 JOB_STEPS: Final = ("deliver.job", "deliver.done", "deliver.record", "deliver.recorded")

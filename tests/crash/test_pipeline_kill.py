@@ -54,7 +54,7 @@ LOAD_STEPS: Final = (
 )
 # Each of these has a test of its own: nobody comes by where nothing else went wrong.
 RARE_STEPS: Final = ("flush.amended", "land.refused", "load.burn", "load.burned")
-KEEPING_STEPS: Final = ("fold.part",)  # see test_tidy_kill.py
+KEEPING_STEPS: Final = ("fold.part",)  # see test_sweeps_kill.py
 
 
 def test_every_named_step_of_the_pipeline_is_killed_at_here() -> None:  # L-ACC-3

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 
 from strandline.config.lake_settings import LakeSettings
 from strandline.state.context import Site
-from tests.content.places import s3_endpoint
 from tests.delivery.destinations import Server
 from tests.delivery.rig import Rig
-from tests.pipeline.simulation import World, calm_world
+from tests.simulation import World, calm_world
+from tests.storage.places import s3_endpoint
 
 __all__ = ["s3_endpoint"]
 

@@ -16,7 +16,7 @@ from strandline.lake.ports.scan_counters import ScanCounters
 from strandline.rows.dataset import Dataset
 from strandline.sinks.sink import Holdings, Limits, Outcome, Patience, Shipment, Sink, Stored, Unit
 from strandline.sinks.unit_runner import WITHHELD, Part, deliver
-from tests.pipeline.simulation import TableRow, World
+from tests.simulation import TableRow, World
 
 Keys = tuple[str, ...]
 

@@ -18,7 +18,7 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Patience, Sink
 from strandline.state.context import Site
 from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink, TableCourier
-from tests.pipeline.simulation import (
+from tests.simulation import (
     DATASET,
     SOURCES,
     Process,

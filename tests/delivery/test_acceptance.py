@@ -15,7 +15,7 @@ from strandline.node.node import Node
 from strandline.server.received_ranges import receive
 from strandline.sinks.blob.blob_sink import BlobSink
 from tests.delivery.rig import Rig, blob_rows, once
-from tests.pipeline.test_node import open_here
+from tests.node.test_node import open_here
 from tests.server.receivers import ndjson, unit_of
 
 

@@ -23,12 +23,12 @@ from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Sink
 from strandline.storage.objects import Objects, open_objects
-from tests.content.places import BUCKET, s3_options
 from tests.delivery.rig import Rig, once
 from tests.delivery.wire import Crossing, Pass, Say, Wire, wire_to
-from tests.pipeline.sites import StillClock, spooled_rows
 from tests.server.receivers import Sender as Receiving
 from tests.server.receivers import receiving
+from tests.sites import StillClock, spooled_rows
+from tests.storage.places import BUCKET, s3_options
 
 UNIT_ROWS = 40
 KINDS = ("forward", "s3")

@@ -19,7 +19,7 @@ from strandline.sinks.sink import Outcome, Unit
 from strandline.state.context import Site
 from tests.delivery.destinations import Keys, Server, ServerSink
 from tests.delivery.test_run import keys, land, line, numbers, run
-from tests.pipeline.simulation import DATASET, Process, World, calm_world
+from tests.simulation import DATASET, Process, World, calm_world
 
 TERMS = Terms("centre")
 SENDER = Sender("origin", "edge", lambda name: name)

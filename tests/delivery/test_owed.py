@@ -13,7 +13,7 @@ from strandline.rows.dataset import Dataset, Strand
 from strandline.sinks.sink import Outcome, Patience, Sink
 from strandline.state.context import Site
 from tests.delivery.destinations import Server, ServerSink, TableCourier
-from tests.pipeline.simulation import DATASET, World
+from tests.simulation import DATASET, World
 
 TERMS: Final = Terms("centre")
 

@@ -27,7 +27,7 @@ from strandline.state.lease import LeaseHeld, take_lease
 from strandline.state.sink_progress import Line, sink_stream
 from strandline.state.strand_entries import Entry, Raised, Released, Reserved, append_of
 from tests.delivery.destinations import Bucket, BucketSink, Keys, Server, ServerSink, TableCourier
-from tests.pipeline.simulation import DATASET, Killed, TableRow, World
+from tests.simulation import DATASET, Killed, TableRow, World
 from tests.sinks.scripted import Asked, Reply, Scripted, scripted
 
 TERMS = Terms("centre")

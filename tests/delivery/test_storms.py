@@ -34,13 +34,13 @@ from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.state.context import Site, open_site
 from strandline.state.lease import LeaseHeld
 from strandline.state.sink_progress import Line
+from tests.daemon.test_due_syncs import MINUTE, Bench, Wired
 from tests.delivery.destinations import TableCourier
-from tests.delivery.test_driver import MINUTE, Bench, Wired
 from tests.delivery.wire import Act, Crossing, Cut, Pass, Say, Wire, wire_to
-from tests.pipeline.simulation import DATASET, World
-from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import ORIGIN, receiving
 from tests.server.test_receiver_process import ReceiverProcess, strandline
+from tests.simulation import DATASET, World
+from tests.sites import spooled_rows
 
 SOURCES = ("web-1", "web-2")
 SENDER = Sender(ORIGIN, "edge", lambda name: name)

@@ -18,8 +18,8 @@ from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Delivery, Outcome, Unit
 from tests.delivery.rig import Rig, blob_rows, once
-from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import receiving
+from tests.sites import spooled_rows
 
 pytestmark = pytest.mark.parametrize("each_spark", ["classic"], indirect=True)
 ROWS = 12_000  # more than the driver delivers itself

@@ -14,10 +14,10 @@ import pytest
 
 from strandline.cli import cli
 from strandline.lake.spark.connect import CONNECT_MODE
-from tests.content.places import BUCKET
 from tests.crash.pipeline_case import lake_of, session_conf
 from tests.docs.page import ROOT, Block, blocks, commands, python, script
 from tests.spark_sessions import ConnectServer
+from tests.storage.places import BUCKET
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 IN_PROCESS = """

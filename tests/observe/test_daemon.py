@@ -5,8 +5,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.daemon.test_up import SETTINGS, post, run, up
+from tests.node.test_metrics import parsed
 from tests.observe.collector import collecting
-from tests.observe.test_metrics import parsed
 
 
 def test_a_daemon_is_seen_by_prometheus_and_by_a_collector(tmp_path: Path) -> None:

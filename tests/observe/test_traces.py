@@ -22,12 +22,12 @@ from strandline.sinks.unit_runner import deliver
 from tests.cli.test_status import Node
 from tests.delivery.destinations import TableCourier
 from tests.observe.collector import Collector, collecting
-from tests.pipeline.simulation import DATASET
 from tests.server.receivers import receiving
 from tests.server.test_producers import post
+from tests.simulation import DATASET
+from tests.sinks.forward.test_receiver import LIMITS, shipment_of, sink_to
 from tests.sinks.shipping import DATASET as SHIPPED
 from tests.sinks.shipping import batches, part
-from tests.sinks.test_forward_receiver import LIMITS, shipment_of, sink_to
 
 ASKED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

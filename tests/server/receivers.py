@@ -24,7 +24,7 @@ from strandline.server.bearer_tokens import Gate, new_token
 from strandline.server.receiver import Receiver
 from strandline.server.serve import GRACE_S, _Server, listen, server_config, url_of
 from strandline.state.context import Site
-from tests.pipeline.sites import StillClock, make_site
+from tests.sites import StillClock, make_site
 
 ORIGIN = "0123456789abcdef" * 2
 TICK_S = 0.01

@@ -14,8 +14,8 @@ from strandline.ingest.quarantine import entries
 from strandline.rows.dataset import Column, Dataset
 from strandline.server.bearer_tokens import new_token
 from strandline.server.producers import ARROW, JSON, KEY, LINES
-from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import ORIGIN, Answer, Sender, receiving
+from tests.sites import spooled_rows
 
 NUMBERED = Dataset("numbered", (Column("n", "bigint"),))
 

@@ -26,9 +26,9 @@ from strandline.server import serve as server_run
 from strandline.server.bearer_tokens import new_token, revoke
 from strandline.state.dataset_versions import recorded
 from strandline.state.strand_entries import OriginRange, Spooled, entry_of
-from tests.pipeline.sites import StillClock, spooled_rows
 from tests.server.hosts import read_message
 from tests.server.receivers import ORIGIN, Answer, Sender, ndjson, receiving, unit_of
+from tests.sites import StillClock, spooled_rows
 
 ROWS_OF = [{"n": 1}, {"n": 2}, {"n": 3}]
 

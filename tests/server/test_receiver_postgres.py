@@ -15,9 +15,9 @@ from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Limits, Outcome
 from strandline.sinks.unit_runner import deliver
 from tests.conftest import open_backend
-from tests.pipeline.sites import spooled_rows
 from tests.server.receivers import ORIGIN, Sender, receiving
 from tests.sinks.shipping import DATASET, SHIPMENT, batches, part
+from tests.sites import spooled_rows
 
 LAST = 120
 WIDTHS = (7, 10, 13, 30, 40, 120)

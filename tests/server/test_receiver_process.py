@@ -27,9 +27,9 @@ from strandline.cli import cli
 from strandline.config.config import load_config
 from strandline.rows.unit import INGEST, MIME, unit_headers
 from strandline.state.context import open_site
-from tests.pipeline.sites import spooled_rows
 from tests.server.hosts import wait_for_line
 from tests.server.receivers import ndjson, unit_of
+from tests.sites import spooled_rows
 
 APPEND_STEP = "append.answer"
 RECEIVE_STEPS = ("receive.judged", "receive.commit", "receive.committed", "receive.answer")

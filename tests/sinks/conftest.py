@@ -1,5 +1,5 @@
-"""The S3 server of tests/content, for sinks."""
+"""The S3 server of tests/storage, for sinks."""
 
-from tests.content.places import s3_endpoint
+from tests.storage.places import s3_endpoint
 
 __all__ = ["s3_endpoint"]

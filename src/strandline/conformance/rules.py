@@ -221,9 +221,9 @@ RULES: Final[Mapping[str, str]] = {
 
 # What is proved, wholly or in part, by a test of one backend or of the wire, which no case can show.
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "P-DUR-16": "tests/server/test_persist_host.py",
+    "P-DUR-16": "tests/server/event_store/test_host.py",
     "P-DUR-9": "tests/persist/backends/test_remote.py",
     "P-OPS-3": "tests/persist/backends/sqlite/test_sqlite_opening.py",
     "P-ERA-3": "tests/persist/backends/sqlite/test_sqlite_erasure.py",
-    "P-BLB-9": "tests/content/test_sweep.py",
+    "P-BLB-9": "tests/storage/test_blob_sweep.py",
 }
