@@ -24,7 +24,7 @@ from strandline.base.ranges import Range
 from strandline.config.config import FILE_NAME
 from strandline.node.node import Node
 from strandline.rows.dataset import Dataset
-from strandline.rows.unit import INGEST, MIME, Unit, unit_headers
+from strandline.rows.unit import INGEST, MIME, UnitHead, unit_headers
 from strandline.server.bearer_tokens import new_token
 from strandline.sinks.forward.forward_sink import ACKS
 from strandline.sinks.ndjson import ndjson_lines
@@ -98,22 +98,22 @@ def receiving(home: Path) -> Iterator[Receiver]:
 Request = tuple[Mapping[str, str], bytes]
 
 
-def made_ready(dataset: Dataset, rows: int, size: int) -> list[tuple[Unit, bytes]]:
+def made_ready(dataset: Dataset, rows: int, size: int) -> list[tuple[UnitHead, bytes]]:
     """The rows of `land` as the bodies that our sink sends, `size` rows each."""
     types = {column.name: column.type for column in dataset.columns}
-    made: list[tuple[Unit, bytes]] = []
+    made: list[tuple[UnitHead, bytes]] = []
     for lo in range(0, rows, size):
         (batch,) = arrow_rows(size, lo).combine_chunks().to_batches()
         body = ndjson_lines(dataset, batch, with_source=False, with_row_id=False)
         digest, origin = sha256(body).hexdigest(), "0" * 32
-        unit = Unit(
+        unit = UnitHead(
             origin, 0, dataset.name, SOURCE, Range(lo, lo + size), size, digest, "bare", "bare", types
         )
         made.append((unit, body))
     return made
 
 
-def addressed(units: list[tuple[Unit, bytes]], to: Receiver, *, source: str = SOURCE) -> list[Request]:
+def addressed(units: list[tuple[UnitHead, bytes]], to: Receiver, *, source: str = SOURCE) -> list[Request]:
     """Headers and bodies as of a node that the receiver has not met, so that it stores all of them."""
     origin = token_hex(16)
     own = {"Authorization": f"Bearer {to.token}", "Content-Type": MIME}

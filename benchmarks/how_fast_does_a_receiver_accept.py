@@ -10,7 +10,7 @@ from benchmarks.delivering import Line, Receiver, Request, addressed, made_ready
 from benchmarks.frame import Bench, Case, Contender, Measure, main, percentile
 from benchmarks.log_rows import rows as log_rows
 from strandline.rows.dataset import Dataset
-from strandline.rows.unit import Unit
+from strandline.rows.unit import UnitHead
 from strandline.rows.validate import accept
 
 QUESTION = "How fast does a receiver accept?"
@@ -35,7 +35,7 @@ def ask(bench: Bench) -> None:
             bench.run(Case(f"{size:,} rows a request", "", contenders, ["1 client"], note=_NOTE), at_most=5)
 
 
-def together(to: Receiver, ready: list[tuple[Unit, bytes]], clients: int) -> Measure:
+def together(to: Receiver, ready: list[tuple[UnitHead, bytes]], clients: int) -> Measure:
     """That many clients begin at once, and each posts everything that is ready as rows of its own."""
     start, failures = threading.Barrier(clients + 1), list[BaseException]()
     waits_ms: list[float] = []  # lists take from many threads

@@ -17,8 +17,8 @@ from strandline.config.lake_settings import CATALOG
 from strandline.lake.jobs.table_schema import SEQ, table_name
 from strandline.maintenance.api import Keeping
 from strandline.maintenance.compaction.files_to_merge import FULL
-from strandline.maintenance.compaction.merge import Compacted
-from strandline.maintenance.table_upkeep import Asked, Maintained
+from strandline.maintenance.compaction.merge import LandedRewrite
+from strandline.maintenance.table_upkeep import Maintained, UpkeepAsked
 from strandline.node.node import Node
 from strandline.rows.dataset import Dataset
 from strandline.state.dataset_versions import declared
@@ -32,7 +32,7 @@ FILLS: Final = 10  # flushes fill a bucket of seqs
 FEW: Final = 3  # files of a tier: so a bucket goes through all tiers, just before it is full
 STRANDS: Final = 1_000
 BARE: Final = "bare Spark"
-_ASKED: Final = Asked(expire=False, force=True)
+_ASKED: Final = UpkeepAsked(expire=False, force=True)
 
 
 def ask(bench: Bench) -> None:
@@ -111,11 +111,11 @@ def _ask_how_often(bench: Bench, node: Node) -> None:
     keeping = _with_small_tiers(node)
 
     def measure() -> dict[str, float]:
-        runs: list[Compacted] = []
+        runs: list[LandedRewrite] = []
         for number in range(flushes):
             node.append(dataset, arrow_rows(FLUSHED, number * FLUSHED), source=SOURCE)
             node.flush(dataset)
-            done = keeping.maintain(dataset, Asked(expire=False))[dataset]
+            done = keeping.maintain(dataset, UpkeepAsked(expire=False))[dataset]
             assert isinstance(done, Maintained), done
             runs += done.walk.runs
         assert {run.level for run in runs} == {1, 2, FULL}, runs

@@ -24,7 +24,7 @@ from benchmarks.frame import Bench, Case, Contender, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import write_jsonl
 from strandline.node.node import Node
-from strandline.rows.unit import Unit
+from strandline.rows.unit import UnitHead
 
 QUESTION = "How fast is a forward?"
 UNITS: Final = {1_000: 500, 100: 1_000}  # rows of a request, requests of a round
@@ -127,7 +127,7 @@ def _ours(node: Node, sink: str, rows: int) -> Contender:
     return run
 
 
-def _bare(to: Receiver, dataset: str, ready: list[tuple[Unit, bytes]]) -> Contender:
+def _bare(to: Receiver, dataset: str, ready: list[tuple[UnitHead, bytes]]) -> Contender:
     rows = sum(unit.rows for unit, _ in ready)
 
     def run() -> float:

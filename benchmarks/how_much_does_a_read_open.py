@@ -10,7 +10,7 @@ from benchmarks.frame import Bench, Case, Contender, Measure, main
 from benchmarks.how_fast_is_a_flush import timed
 from benchmarks.log_rows import MESSAGE, arrow_rows
 from strandline.base.ranges import Range
-from strandline.lake.jobs.scan import Piece
+from strandline.lake.jobs.scan import ScanRange
 from strandline.lake.spark.scan_meter import ScanMeter
 from strandline.node.node import Node
 
@@ -79,7 +79,7 @@ class Aged:
 
     def _page(self) -> DataFrame:
         schema = self._node.site.known(self._dataset).dataset
-        piece = Piece(SOURCE, Range(self._old, self._old + NEW))
+        piece = ScanRange(SOURCE, Range(self._old, self._old + NEW))
         return self._node.reader.page_query(schema, [piece], max_rows=NEW)
 
     def _counted(self, pick: Callable[[tuple[int, int]], int]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from strandline.base.ranges import Range
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.errors import (
     NotFoundError,
     OutcomeUnknown,
@@ -30,7 +30,7 @@ from strandline.flush.scratch_tables import AGAIN_S, sweep_scratch
 from strandline.ingest.append import Receipt, append
 from strandline.ingest.load import LoadResult, load
 from strandline.lake.jobs.segment_batches import placed_batches
-from strandline.lake.ports.stage import BURNED, Found, Published, Staged
+from strandline.lake.ports.stage import BURNED, LandingSnapshots, Published, Staged
 from strandline.persist import AtomicBackend, Event, mem_backend
 from strandline.persist.backend import Expectation, Once, Outcome, Write
 from strandline.rows.dataset import Dataset, Identity, Strand
@@ -173,8 +173,8 @@ class World:
             self.content,
             SimClock(self),
             Standing(self.b.whole),
-            Spool(append_timeout_s=30),
-            Flush(max_rows=25),
+            SpoolSection(append_timeout_s=30),
+            FlushSection(max_rows=25),
             declared=lambda _: self.declared,
             random_hex=lambda: f"{hexes.getrandbits(128):032x}",
         )
@@ -462,7 +462,7 @@ class SimTable:
                 first.setdefault((row.source, row.key), row)
         return list(first.values())
 
-    def look(self, dataset: str, id: str) -> Found:
+    def look(self, dataset: str, id: str) -> LandingSnapshots:
         self._world.effect("table.look")
         if not self.is_made:
             raise NotFoundError("no table")
@@ -485,7 +485,7 @@ class SimTable:
                 published.id, published.version, len(published.rows), ROW_BYTES * len(published.rows), 1
             )
         )
-        return Found(shown, staged)
+        return LandingSnapshots(shown, staged)
 
     def publish(self, dataset: str, snapshot: int) -> None:
         self._call("publish", lambda: self._pick(snapshot))
@@ -617,7 +617,7 @@ def read_on(world: World, site: Site) -> None:
             new = [row for row in world.table.rows if reader.at < row.flush <= until]
             new.sort(key=lambda row: (row.flush, row.source, row.seq))
         else:
-            until = site.standing.tally(Strand(DATASET, source)).visible_through
+            until = site.standing.strand_state(Strand(DATASET, source)).visible_through
             new = [row for row in world.table.rows if row.source == source and reader.at < row.seq <= until]
             new.sort(key=lambda row: row.seq)
         assert until >= reader.at or source is None, f"V of {source} went back from {reader.at} to {until}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.persist import AtomicBackend
 from strandline.rows.dataset import Dataset, Strand
 from strandline.rows.validate import arrow_schema
@@ -40,8 +40,8 @@ def make_site(
     content: ContentStore | Path,
     *,
     clock: StillClock | None = None,
-    spool: Spool | None = None,
-    flush: Flush | None = None,
+    spool: SpoolSection | None = None,
+    flush: FlushSection | None = None,
     datasets: Iterable[Dataset] = (),
     is_strict: bool = False,
 ) -> Site:
@@ -51,8 +51,8 @@ def make_site(
         content if isinstance(content, ContentStore) else open_content(content),
         clock or StillClock(),
         Standing(b),
-        spool or Spool(),
-        flush or Flush(),
+        spool or SpoolSection(),
+        flush or FlushSection(),
         declared.get,
         is_strict,
     )
@@ -62,7 +62,7 @@ def spooled_rows(site: Site, dataset: str, source: str) -> list[tuple[int, dict[
     """What a flush would land of a strand: seqs with rows, nulls left out."""
     strand, found = Strand(dataset, source), []
     schema = arrow_schema(site.known(dataset).dataset)
-    for each in pending(site.b, strand, site.standing.tally(strand)):
+    for each in pending(site.b, strand, site.standing.strand_state(strand)):
         batches = read_segment(
             site.content, each.entry.segment, first_row=each.first_row, rows=each.hi - each.lo, schema=schema
         )

@@ -12,7 +12,7 @@ import pytest
 
 from strandline.backfill import write as write_module
 from strandline.backfill.frame import write_frame
-from strandline.backfill.result import Tally
+from strandline.backfill.result import BackfillCounts
 from strandline.errors import UnavailableError, UsageError
 from strandline.ingest.spool import declare_lost
 from strandline.lake.jobs import lookup as lookup_module
@@ -250,7 +250,7 @@ def spoil(node: Node, how: str) -> Callable[[], object]:
 
 def spooled(node: Node) -> list[Pending]:
     strand = Strand("parts", "a")
-    return list(pending(node.site.b, strand, node.site.standing.tally(strand)))
+    return list(pending(node.site.b, strand, node.site.standing.strand_state(strand)))
 
 
 def test_rows_in_a_damaged_segment_count_as_unseen_and_the_doubt_is_told(node: Node) -> None:
@@ -288,11 +288,11 @@ def spool_bytes(node: Node, source: str, data: bytes, rows: int) -> str:
     return ref.cid
 
 
-def by_chunks(node: Node, source: str, *ids: int) -> Tally:
+def by_chunks(node: Node, source: str, *ids: int) -> BackfillCounts:
     return backfill(node, Given({source: [parts(*ids)]}, source=source)).tally
 
 
-def by_frame(node: Node, source: str, *ids: int) -> Tally:
+def by_frame(node: Node, source: str, *ids: int) -> BackfillCounts:
     rows = [(f"k{id_}", id_) for id_ in ids]
     df = node.spark.createDataFrame(rows, "id string, n bigint")
     item = Item(source, "parts", source, version="1", is_frame=True)

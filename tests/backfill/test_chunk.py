@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.backfill.chunk import Part, mark_key, measured, parts
+from strandline.backfill.chunk import ChunkPart, mark_key, measured, parts
 from strandline.backfill.write import Bundle
 from strandline.persist import AtomicBackend, kv_put, open_store
 from strandline.sources.provider import Chunk, Item
@@ -33,7 +33,7 @@ def written(b: AtomicBackend, chunks: list[Chunk], item: Item = ITEM) -> tuple[l
         if isinstance(part, int):
             known += part
         else:
-            assert isinstance(part, Part)
+            assert isinstance(part, ChunkPart)
             rows += part.rows if isinstance(part.rows, list) else part.rows.to_pylist()
             b.commit([part.expected], [part.write])
     return rows, known
@@ -157,7 +157,7 @@ def test_a_bundle_is_full_by_the_bytes_of_its_rows_whatever_holds_them(
     for chunks in ([long] * 2, [pa.Table.from_pylist(long)] * 2):
         bundle = Bundle()
         for part in parts(b, "p", ITEM, chunks):
-            assert isinstance(part, Part)
+            assert isinstance(part, ChunkPart)
             assert bundle.takes(part)
             bundle.add(part)
         assert bundle.is_full

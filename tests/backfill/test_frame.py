@@ -10,7 +10,7 @@ import pytest
 
 from strandline.backfill.chunk import FrameMark, frame_key
 from strandline.backfill.frame import write_frame
-from strandline.backfill.result import BackfillResult, Tally
+from strandline.backfill.result import BackfillCounts, BackfillResult
 from strandline.backfill.run import Order, run
 from strandline.lake.ports.lookup import Lookup
 from strandline.persist import kv_put, open_store
@@ -52,7 +52,9 @@ class NoSpark:
     def land(self, dataset: str) -> None:
         raise AssertionError(f"landed {dataset}")
 
-    def write_frame(self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool) -> Tally:
+    def write_frame(
+        self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool
+    ) -> BackfillCounts:
         return write_frame(self.site, UNASKED, UNASKED, instance, item, UNASKED, is_dry=is_dry)
 
 
@@ -80,7 +82,7 @@ def test_an_item_that_came_in_chunks_is_refused_as_a_frame(site: Site) -> None:
 
     assert [each.kind for each in grown.tally.failures] == ["item_changed"]
     assert "was written in chunks and comes whole now" in grown.tally.failures[0].text
-    assert site.standing.tally(Strand("plain", "a")).hi == 3
+    assert site.standing.strand_state(Strand("plain", "a")).hi == 3
 
 
 def test_an_item_that_came_whole_is_not_written_again_in_chunks(site: Site) -> None:
@@ -93,7 +95,7 @@ def test_an_item_that_came_whole_is_not_written_again_in_chunks(site: Site) -> N
     assert (again.status, again.tally.written, again.tally.chunk_known) == ("done", 0, 3)
     assert [each.kind for each in changed.tally.failures] == ["item_changed"]
     assert "was written whole and comes in chunks now" in changed.tally.failures[0].text
-    assert site.standing.tallies("plain") == {}
+    assert site.standing.strand_states("plain") == {}
 
 
 def test_a_mark_of_the_other_way_holds_for_its_item_alone(site: Site) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.backfill.result import BackfillResult, Failure, Tally
+from strandline.backfill.result import BackfillCounts, BackfillResult, Failure
 from strandline.backfill.run_history import Due, backfill_stream, began, due, ended, last_ended
 from strandline.config.config import ConfigError, load_config
 from strandline.config.sources import ProviderConfig
@@ -38,7 +38,7 @@ def providers(**options: Any) -> dict[str, ProviderConfig]:
 def ran(site: Site, why: Any = "schedule") -> None:
     with held(site.b, site.clock, "backfill/old") as lease:
         began(site, lease, "old", "r1", why, Window())
-        ended(site, lease, "old", "r1", BackfillResult("old", Tally(written=3)))
+        ended(site, lease, "old", "r1", BackfillResult("old", BackfillCounts(written=3)))
 
 
 def test_a_schedule_counts_from_the_first_look_and_then_from_the_last_run(
@@ -122,7 +122,7 @@ def test_a_run_whose_lease_was_taken_over_records_nothing(site: Site, clock: Sti
 def test_the_status_of_a_run_says_whether_something_failed(
     error: Failure | None, failures: list[Failure], status: str
 ) -> None:  # L-BF-12
-    result = BackfillResult("old", Tally(failures=failures), error=error)
+    result = BackfillResult("old", BackfillCounts(failures=failures), error=error)
 
     assert result.status == status
     assert result.facts()["failed"] == len(failures)

@@ -73,7 +73,7 @@ def archived(home: Path) -> Counter[Any]:
 
 
 def received(receiver: Sender) -> int:
-    return sum(each.hi for each in receiver.site.standing.tallies("logs").values())
+    return sum(each.hi for each in receiver.site.standing.strand_states("logs").values())
 
 
 # Without Spark
@@ -302,7 +302,7 @@ def test_rows_that_another_node_refuses_are_dead_letters(
         (sent, *_) = objects(run(home, "dlq", "retry", names[0], "--json"))
         assert (sent["sent"], sent["rows"], sent["requests"]) == (True, letters[0]["rows"], 1)
         assert received(second) == letters[0]["hi"]
-        assert second.site.standing.tallies("logs").keys()
+        assert second.site.standing.strand_states("logs").keys()
         run(home, "dlq", "drop", "--all", "centre", "--yes")
         assert objects(run(home, "dlq", "list", "--json")) == []
         assert run(home, "sync").exit_code == 0

@@ -26,7 +26,7 @@ from strandline.sinks.sink import Limits, Outcome, Patience
 from strandline.state.context import Site, open_site
 from strandline.state.sink_progress import (
     Intent,
-    Receipt,
+    UnitReceipt,
     delivered,
     event_of,
     instance_stream,
@@ -159,7 +159,7 @@ def test_what_has_arrived_behind_a_hole_is_not_owed_any_more(config: Config, nod
     node.land(1, 12)
     stream, at = sink_stream("centre", DATASET, "web-1"), node.world.now_us
     intent = Intent("i", 0, 12, 0, 0, Limits(5), 1, 0, at=at)
-    receipt = Receipt(5, 10, 5, 9, "d", "there")
+    receipt = UnitReceipt(5, 10, 5, 9, "d", "there")
     node.site.b.commit([], [intended(stream, intent), delivered(stream, "i", at, units=[receipt])])
     (strand,) = status_of(config, node.site).sinks[0].strands
     assert (strand.line, strand.lag_rows, strand.rows) == (0, 7, 5)

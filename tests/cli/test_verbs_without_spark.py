@@ -20,7 +20,7 @@ from strandline.cli import cli
 from strandline.cli.node_options import note_holder
 from strandline.config.config import load_config
 from strandline.node.node import open_node
-from strandline.read.token import Token
+from strandline.read.token import ReadToken
 from strandline.state.lease import take_lease
 from tests.cli.terminal import on_terminal
 
@@ -357,7 +357,7 @@ def test_a_read_of_nothing_visible_gives_a_token_and_the_age(home: Path) -> None
     assert end["end"]["rows"] == 0
     assert (end["end"]["pending_rows"], end["end"]["age_s"]) == (1, None)
     with open_node(home) as node:
-        assert end["end"]["token"] == Token(node.origin, "events", None, 0).text()
+        assert end["end"]["token"] == ReadToken(node.origin, "events", None, 0).text()
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def prune(node: "Node") -> Iterator[Any]:
 
 
 def maintain(node: "Node", *, dataset: str, compact: bool, expire: bool) -> Iterator[Any]:
-    from strandline.maintenance.table_upkeep import Asked
+    from strandline.maintenance.table_upkeep import UpkeepAsked
 
-    done = done_of(node.keeping.maintain(dataset, Asked(compact=compact, expire=expire))[dataset])
+    done = done_of(node.keeping.maintain(dataset, UpkeepAsked(compact=compact, expire=expire))[dataset])
     yield {"runs": len(done.walk.runs), "due": done.walk.due, "expired": done.expired}
 
 
@@ -120,7 +120,7 @@ def flush_until(node: "Node", *, dataset: str, source: str, seq: int) -> Iterato
     from strandline.rows.dataset import Strand
 
     flushes = 0
-    while node.site.standing.tally(Strand(dataset, source)).visible_through < seq:
+    while node.site.standing.strand_state(Strand(dataset, source)).visible_through < seq:
         flushes += len(node.flush(dataset).flushes)
         node.site.clock.sleep(POLL_S)
     yield {"flushes": flushes}

@@ -159,7 +159,7 @@ def test_three_nodes_killed_at_random_end_equal(nursery: Nursery) -> None:  # G-
     with open_node(parts["homes"]["centre"]) as centre:
         for source in SOURCES:
             there = f"site/edge/{source}"
-            if centre.site.standing.tally(Strand(DATASET, there)).hi:
+            if centre.site.standing.strand_state(Strand(DATASET, there)).hi:
                 found.update(row["key"] for _, row in spooled_rows(centre.site, DATASET, there))
     assert found == wanted, f"seed {seed}: {len(found - wanted)} too many, {len(wanted - found)} lost"
     print(f"{sum(found.values()):,} rows, killed: {dict(kills)}")

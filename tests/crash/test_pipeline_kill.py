@@ -187,7 +187,10 @@ def test_a_flush_killed_when_it_was_cut_in_front_of_a_segment_that_turned_bad(ca
         report = node.flush(DATASET)
         assert [*report.held] == ["web-1"]
         assert bad.ranges is not None
-        assert node.site.standing.tally(Strand(DATASET, "web-1")).visible_through == bad.ranges["web-1"].lo
+        assert (
+            node.site.standing.strand_state(Strand(DATASET, "web-1")).visible_through
+            == bad.ranges["web-1"].lo
+        )
         case.oracle.check(node, is_settled=False)
         segment.write_bytes(good)
         case.recover(node)

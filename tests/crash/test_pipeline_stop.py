@@ -148,8 +148,8 @@ def test_no_reader_passes_a_load_that_is_under_way(case: Case) -> None:  # L-SEQ
         with case.node(is_later=False) as node:  # its lease is good still
             case.hand_in(node, case.oracle.request("append", {"web-2": 4, "web-1": 1}))
             assert node.flush(DATASET).landed_loads == ()
-            assert node.site.standing.tally(Strand(DATASET, "web-2")).visible_through == 2
-            assert node.site.standing.tally(Strand(DATASET, "web-1")).visible_through == 4
+            assert node.site.standing.strand_state(Strand(DATASET, "web-2")).visible_through == 2
+            assert node.site.standing.strand_state(Strand(DATASET, "web-1")).visible_through == 4
             assert node.site.standing.numbers(DATASET).visible == 1
             case.oracle.check(node, is_settled=False)
             child.resume()

@@ -85,7 +85,7 @@ def answers(node: Node) -> dict[str, Any]:
     strands = [Strand(DATASET, source) for source in ("web-1", "web-2")]
     streams = [each.name for each in site.b.stream_scan("", after="", limit=1_000)]
     return {
-        "tallies": [site.standing.tally(each) for each in strands],
+        "tallies": [site.standing.strand_state(each) for each in strands],
         "numbers": site.standing.numbers(DATASET),
         "lines": site.standing.lines().of("archive"),
         "events": {each: list(past_events(site, each)) for each in streams if not each.startswith("$")},

@@ -424,7 +424,7 @@ def test_a_flush_that_fails_is_tried_again_later_and_later(make: Make) -> None:
     bench.is_broken = False
     bench.later(360)
     bench.tick()
-    assert bench.site.standing.tally(Strand(DATASET, "web-1")).visible_through == 3
+    assert bench.site.standing.strand_state(Strand(DATASET, "web-1")).visible_through == 3
 
 
 # The end

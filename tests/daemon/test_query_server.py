@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.config.config import FILE_NAME
-from strandline.daemon.query_server import Desk, DeskFailed, asked_at
+from strandline.daemon.query_server import DeskFailed, QueryServer, asked_at
 from strandline.node.node import Node, open_node
-from strandline.node.query import PAGE_ROWS, Found, Query, QueryRefused, ask
+from strandline.node.query import PAGE_ROWS, Query, QueryRefused, QueryResult, ask
 from tests.node.test_node import SETTINGS
 
 PATIENCE_S = 60
@@ -39,17 +39,17 @@ def node(spark: SparkSession, tmp_path: Path) -> Iterator[Node]:  # it is the no
 
 @pytest.fixture
 def desk(node: Node) -> Iterator[str]:
-    with closing(Desk(node)) as opened:
+    with closing(QueryServer(node)) as opened:
         yield str(opened.path)
 
 
-def asked(desk: str, text: str, **options: Any) -> Found:
+def asked(desk: str, text: str, **options: Any) -> QueryResult:
     found = asked_at(desk, Query(text, **options), wants_schema=True)
     assert found is not None
     return found
 
 
-def rows(found: Found) -> list[Any]:
+def rows(found: QueryResult) -> list[Any]:
     return [row for page in found.pages for row in page]
 
 
@@ -117,7 +117,7 @@ def wait_for(is_so: Any) -> None:
 
 
 def test_only_the_owner_can_enter_and_nothing_is_left(node: Node) -> None:
-    with closing(Desk(node)) as opened:
+    with closing(QueryServer(node)) as opened:
         folder = opened.path.parent
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 

@@ -15,7 +15,7 @@ from strandline.lake.ports.deliver import Carried, PolicyUnreadable
 from strandline.lake.ports.scan_counters import ScanCounters
 from strandline.rows.dataset import Dataset
 from strandline.sinks.sink import Holdings, Limits, Outcome, Patience, Shipment, Sink, Stored, Unit
-from strandline.sinks.unit_runner import WITHHELD, Part, deliver
+from strandline.sinks.unit_runner import WITHHELD, IntentPart, deliver
 from tests.simulation import TableRow, World
 
 Keys = tuple[str, ...]
@@ -32,7 +32,7 @@ class TableCourier:
         return self._world.table.rows
 
     def carry(
-        self, sink: Sink, shipment: Shipment, parts: Sequence[Part], *, withhold: str | None
+        self, sink: Sink, shipment: Shipment, parts: Sequence[IntentPart], *, withhold: str | None
     ) -> Carried:
         self.jobs += 1
         self._world.effect("job")

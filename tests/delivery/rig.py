@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from strandline.base.clock import SystemClock
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.config.lake_settings import LakeSettings
 from strandline.delivery.owed import Terms
 from strandline.delivery.policy import Rule
@@ -28,7 +28,7 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Sink
 from strandline.state.context import Site
 from strandline.state.node_state import Standing
-from strandline.state.sink_progress import Line
+from strandline.state.sink_progress import SinkProgress
 from strandline.storage import open_content
 
 
@@ -52,7 +52,7 @@ class Rig:
         """As another process would have it."""
         b = open_store(str(self.folder / "strandline.db"))
         content = open_content(self.folder / "content")
-        return Site(b, content, SystemClock(), Standing(b), Spool(), Flush())
+        return Site(b, content, SystemClock(), Standing(b), SpoolSection(), FlushSection())
 
     def append(self, count: int, source: str = "web-1", **more: Any) -> list[int]:
         """Rows whose `n` no other row has; what they are."""
@@ -74,7 +74,7 @@ class Rig:
         sender = Sender(self.site.origin, "edge", lambda name: name, self.rules)
         return sync(self.site, lambda: self.courier, sink, asked, sender, **options)
 
-    def line(self, source: str = "web-1", instance: str = "centre") -> Line:
+    def line(self, source: str = "web-1", instance: str = "centre") -> SinkProgress:
         return self.site.standing.lines().line(instance, Strand(self.dataset, source))
 
     def sql(self, text: str) -> list[Any]:

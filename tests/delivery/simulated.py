@@ -104,7 +104,7 @@ def _operate(
     process: Process, site: Site, to: Destinations, sink: Sink, terms: Terms, strand: Strand
 ) -> None:
     line, chance = site.standing.lines().line(terms.name, strand), process.random.random()
-    visible, counts = site.standing.tally(strand).visible_through, process.world.counts
+    visible, counts = site.standing.strand_state(strand).visible_through, process.world.counts
     if chance < 0.4:
         counts["release"] += len(release(site, sink, terms, process.random.choice(RULES)))
     elif chance < 0.8 and line.mark:
@@ -149,7 +149,7 @@ def settle(world: World, to: Destinations) -> None:
             for source in SOURCES:
                 line = site.standing.lines().line(terms.name, Strand(DATASET, source))
                 assert not line.withheld.ranges, f"{terms.name} still withholds {line.withheld}"
-                visible = site.standing.tally(Strand(DATASET, source)).visible_through
+                visible = site.standing.strand_state(Strand(DATASET, source)).visible_through
                 assert line.mark == visible, f"{terms.name} is at {line.mark}, and {visible} is visible"
 
     world.calmly(body)

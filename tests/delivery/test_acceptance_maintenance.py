@@ -96,7 +96,7 @@ def test_each_row_arrives_once_across_runs_of_retention(house: House, destinatio
 
     assert destination.rows(house.dataset) == once(values)
     assert house.line().mark == 125
-    assert house.tally().removed_rows == 120
+    assert house.strand_state().removed_rows == 120
     check_verified(house, sink)
 
 

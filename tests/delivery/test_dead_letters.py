@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from strandline.base.ranges import Range, RangeSet
-from strandline.delivery.dead_letter_files import Letter
+from strandline.delivery.dead_letter_files import DeadLetter
 from strandline.delivery.dead_letters import LetterUnknown, body_of, drop, letter_named, retry, waiting
 from strandline.delivery.operate_sink import rewind
 from strandline.delivery.owed import Terms
@@ -27,7 +27,7 @@ BAD = Outcome(0, 0, "poison", kind="bad_request", text="no such field", http_sta
 
 
 @pytest.fixture
-def letter(world: World, site: Site, server: Server) -> Letter:
+def letter(world: World, site: Site, server: Server) -> DeadLetter:
     """Rows 6 to 10 of 12, which the server refused."""
     land(site, world, 1, 12)
     server.answers = [None, *[BAD] * 3]
@@ -36,7 +36,7 @@ def letter(world: World, site: Site, server: Server) -> Letter:
     return found
 
 
-def test_a_letter_says_which_rows_were_refused_and_why(site: Site, letter: Letter) -> None:
+def test_a_letter_says_which_rows_were_refused_and_why(site: Site, letter: DeadLetter) -> None:
     """L-FWD-14."""
     assert (letter.instance, letter.strand) == ("centre", Strand(DATASET, "web-1"))
     assert (letter.lo, letter.hi, letter.rows, letter.epoch) == (5, 10, 5, 0)
@@ -45,7 +45,7 @@ def test_a_letter_says_which_rows_were_refused_and_why(site: Site, letter: Lette
     assert waiting(site, "elsewhere") == []
 
 
-def test_a_retry_sends_the_same_unit_and_settles_it(site: Site, server: Server, letter: Letter) -> None:
+def test_a_retry_sends_the_same_unit_and_settles_it(site: Site, server: Server, letter: DeadLetter) -> None:
     """L-FWD-14, F-29: afterwards no record of the failure waits for anybody."""
     before = line(site).rows
     done = retry(site, ServerSink(server, unit_rows=2), TERMS, SENDER, letter.id)
@@ -60,7 +60,9 @@ def test_a_retry_sends_the_same_unit_and_settles_it(site: Site, server: Server, 
         retry(site, ServerSink(server), TERMS, SENDER, letter.id)
 
 
-def test_only_what_the_server_lacks_of_a_letter_is_sent(site: Site, server: Server, letter: Letter) -> None:
+def test_only_what_the_server_lacks_of_a_letter_is_sent(
+    site: Site, server: Server, letter: DeadLetter
+) -> None:
     """L-FWD-14, L-FWD-12."""
     server.ranges[0, "web-1"] = RangeSet.of([Range(0, 7), Range(10, 12)])
     server.rows += [("web-1", key) for key in numbers(6, 7)]
@@ -68,7 +70,7 @@ def test_only_what_the_server_lacks_of_a_letter_is_sent(site: Site, server: Serv
     assert sorted(keys(server), key=int) == numbers(1, 12)
 
 
-def test_a_letter_that_is_refused_again_stays(site: Site, server: Server, letter: Letter) -> None:
+def test_a_letter_that_is_refused_again_stays(site: Site, server: Server, letter: DeadLetter) -> None:
     """L-FWD-14."""
     server.answers = [BAD]
     done = retry(site, ServerSink(server), TERMS, SENDER, letter.id)
@@ -76,7 +78,9 @@ def test_a_letter_that_is_refused_again_stays(site: Site, server: Server, letter
     assert waiting(site) == [letter]
 
 
-def test_a_retry_whose_record_is_lost_sends_nothing_twice(site: Site, server: Server, letter: Letter) -> None:
+def test_a_retry_whose_record_is_lost_sends_nothing_twice(
+    site: Site, server: Server, letter: DeadLetter
+) -> None:
     """L-WM-10: the server knows the range."""
     server.ranges[0, "web-1"] = RangeSet.of([Range(0, 12)])
     server.rows += [("web-1", key) for key in numbers(6, 10)]
@@ -84,7 +88,7 @@ def test_a_retry_whose_record_is_lost_sends_nothing_twice(site: Site, server: Se
     assert sorted(keys(server), key=int) == numbers(1, 12)
 
 
-def test_a_dropped_letter_is_gone_with_its_reason(site: Site, server: Server, letter: Letter) -> None:
+def test_a_dropped_letter_is_gone_with_its_reason(site: Site, server: Server, letter: DeadLetter) -> None:
     """L-FWD-14."""
     assert drop(site, letter.id, reason="test data").rows == 5
     assert waiting(site) == []
@@ -123,7 +127,7 @@ def test_what_is_withheld_is_no_part_of_a_letter(world: World, site: Site, serve
 
 
 def test_a_rewind_sends_the_rows_of_letters_again_and_drops_them(
-    site: Site, server: Server, letter: Letter
+    site: Site, server: Server, letter: DeadLetter
 ) -> None:
     """L-WM-13: else a retry would send them a second time."""
     (moved,) = rewind(site, ServerSink(server), TERMS, reason="again", resend=True)
@@ -145,7 +149,7 @@ def test_every_type_comes_back_from_a_letter(world: World, site: Site) -> None:
     ]
     append(site, "things", rows, source="a")
     dataset = site.known("things").dataset
-    letter = Letter(
+    letter = DeadLetter(
         *("centre", Strand("things", "a"), 1, 0, 0, 2, 0, 2, 1, 400, "k", "", None, "", "i"),  # type: ignore[arg-type]
         seqs=(Range(0, 2),),
     )

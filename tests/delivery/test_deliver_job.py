@@ -26,7 +26,7 @@ from strandline.rows.dataset import Dataset
 from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Limits
-from strandline.sinks.unit_runner import Part
+from strandline.sinks.unit_runner import IntentPart
 from tests.delivery.rig import Rig
 from tests.delivery.wire import Pass, Wire, wire_to
 from tests.server.receivers import receiving
@@ -83,7 +83,7 @@ def test_a_strand_is_cut_at_units_so_that_every_task_has_some(
     """L-DRV-11: all that is left is in one of the runs, and no unit is in two."""
     bounds = [since + each for each in sorted(cuts)]
     left = [Range(lo, hi) for lo, hi in zip(bounds[::2], bounds[1::2], strict=False)]
-    part = Part("i", 0, "web-1", since, bounds[-1], 0, tuple(left), Limits(width))
+    part = IntentPart("i", 0, "web-1", since, bounds[-1], 0, tuple(left), Limits(width))
 
     runs = runs_of(part, tasks)
 

@@ -21,7 +21,7 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Outcome, Patience
 from strandline.state.context import Site
 from strandline.state.lease import LeaseHeld, take_lease
-from strandline.state.sink_progress import Line, sink_stream
+from strandline.state.sink_progress import SinkProgress, sink_stream
 from tests.delivery.destinations import Bucket, BucketSink, Server, ServerSink
 from tests.delivery.test_run import keys, land, line, numbers, run
 from tests.simulation import DATASET, World
@@ -406,7 +406,7 @@ def test_what_is_kept_of_the_fold_knows_what_operators_did(world: World, site: S
     run(site, ServerSink(server), rules=SECRET)
     release(site, ServerSink(server), TERMS, ())
     site.standing._keep()
-    found: Line = world.site().standing.lines().line("centre", WEB)
+    found: SinkProgress = world.site().standing.lines().line("centre", WEB)
     assert found == line(site)
     assert found.intent is not None
     assert found.intent.ranges is not None

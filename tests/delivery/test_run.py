@@ -24,7 +24,7 @@ from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.sinks.sink import Outcome, Patience, Sink, Unit
 from strandline.state.context import Site
 from strandline.state.lease import LeaseHeld, take_lease
-from strandline.state.sink_progress import Line, sink_stream
+from strandline.state.sink_progress import SinkProgress, sink_stream
 from strandline.state.strand_entries import Entry, Raised, Released, Reserved, append_of
 from tests.delivery.destinations import Bucket, BucketSink, Keys, Server, ServerSink, TableCourier
 from tests.simulation import DATASET, Killed, TableRow, World
@@ -53,7 +53,7 @@ def run(
     return sync(site, lambda: made, sink, terms, sender, is_command=is_command)
 
 
-def line(site: Site, source: str = "web-1", instance: str = "centre") -> Line:
+def line(site: Site, source: str = "web-1", instance: str = "centre") -> SinkProgress:
     return site.standing.lines().line(instance, Strand(DATASET, source))
 
 

@@ -11,7 +11,7 @@ from strandline.delivery import delivery_round as round_room
 from strandline.delivery import owed as owed_room
 from strandline.delivery import verdict as verdict_room
 from strandline.delivery.owed import Owed, Terms
-from strandline.sinks.unit_runner import Part
+from strandline.sinks.unit_runner import IntentPart
 from strandline.state import sink_progress as line_room
 from strandline.state.context import Site
 from tests.delivery.simulated import Destinations, simulate
@@ -69,9 +69,9 @@ def test_delivery_past_what_is_visible_is_caught(monkeypatch: pytest.MonkeyPatch
     def unbounded(site: Site, terms: Terms) -> list[Owed]:
         lines = site.standing.lines()
         return [
-            Owed(strand, line, tally, tally.hi)
-            for strand, tally in owed_room.covered(site, terms)
-            if (line := lines.line(terms.name, strand)).intent is not None or line.mark < tally.hi
+            Owed(strand, line, strand_state, strand_state.hi)
+            for strand, strand_state in owed_room.covered(site, terms)
+            if (line := lines.line(terms.name, strand)).intent is not None or line.mark < strand_state.hi
         ]
 
     for room in ("strandline.delivery.owed", "strandline.delivery.run", "tests.delivery.simulated"):
@@ -82,10 +82,10 @@ def test_delivery_past_what_is_visible_is_caught(monkeypatch: pytest.MonkeyPatch
 def test_an_intent_that_grows_between_tries_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """F-45, F-12: the intent taken out, each try takes what is visible then."""
 
-    def grown(strand: object, line: object) -> Part:
+    def grown(strand: object, line: object) -> IntentPart:
         part = kept(strand, line)  # type: ignore[arg-type]
         wider = part.until + 3
-        return Part(
+        return IntentPart(
             part.intent,
             part.epoch,
             part.source,
@@ -109,7 +109,7 @@ def test_a_line_that_moves_to_the_highest_seq_sent_is_caught(monkeypatch: pytest
         if not verdict.receipts:
             return verdict
         part = args[1]
-        assert isinstance(part, Part)
+        assert isinstance(part, IntentPart)
         highest = max(each.hi for each in verdict.receipts)
         void = tuple(found for each in part.ranges if (found := each.meets(Range(0, highest))) is not None)
         return type(verdict)(
@@ -136,10 +136,10 @@ def test_an_intent_made_again_after_a_crash_is_caught(monkeypatch: pytest.Monkey
     """F-45: an intent that is not durable: each run draws its own, cut anew."""
     kept = round_room.part_of
 
-    def redrawn(strand: object, line: object) -> Part:
+    def redrawn(strand: object, line: object) -> IntentPart:
         part = kept(strand, line)  # type: ignore[arg-type]
         lo = part.ranges[0].lo
-        return Part(
+        return IntentPart(
             f"{part.intent}/{lo}", part.epoch, part.source, lo, part.until, lo, part.ranges, part.limits
         )
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace as with_fields
 
 from strandline.base.secret import Secret
 from strandline.config.config import FILE_NAME, load_config
-from strandline.config.keys import Server as ServerSettings
+from strandline.config.keys import ServerSection
 from strandline.daemon.due_syncs import Driver
 from strandline.delivery.audit.verify import verify
 from strandline.delivery.owed import Terms, owed
@@ -33,7 +33,7 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.forward.forward_sink import ForwardSink
 from strandline.state.context import Site, open_site
 from strandline.state.lease import LeaseHeld
-from strandline.state.sink_progress import Line
+from strandline.state.sink_progress import SinkProgress
 from tests.daemon.test_due_syncs import MINUTE, Bench, Wired
 from tests.delivery.destinations import TableCourier
 from tests.delivery.wire import Act, Crossing, Cut, Pass, Say, Wire, wire_to
@@ -85,7 +85,7 @@ class Node:
     def run(self, end: End, site: Site | None = None) -> SyncResult:
         return sync(site or self.site, lambda: TableCourier(self.world), end.sink, end.terms, SENDER)
 
-    def line(self, end: End, source: str = "web-1") -> Line:
+    def line(self, end: End, source: str = "web-1") -> SinkProgress:
         return self.site.standing.lines().line(end.terms.name, Strand(DATASET, source))
 
     def deliver(self, end: End) -> int:
@@ -120,7 +120,7 @@ def ends(tmp_path: Path) -> Iterator[Callable[..., End]]:
 
         def make(name: str = "centre", **settings: Any) -> End:
             (tmp_path / name).mkdir()
-            receiver = stack.enter_context(receiving(tmp_path / name, settings=ServerSettings(**settings)))
+            receiver = stack.enter_context(receiving(tmp_path / name, settings=ServerSection(**settings)))
             wire = stack.enter_context(wire_to(receiver.url))
             return End(wire, sink_to(wire, receiver.token), lambda: receiver.site, Terms(name))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.base.ranges import Range
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.errors import NotFoundError
 from strandline.flush import flush as flush_module
 from strandline.flush.flush import FlushReport, flush, is_due, oldest_pending
@@ -25,7 +25,7 @@ from strandline.state.dataset_versions import DatasetUnknown
 from strandline.state.lease import LeaseHeld, LeaseLost, take_lease
 from strandline.state.node_state import Standing
 from strandline.state.strand_entries import Held, append_of
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 from strandline.storage.objects import MemoryObjects
 from tests.simulation import DATASET, World, calm_world, simulate
 
@@ -38,7 +38,7 @@ def world() -> World:
 @pytest.fixture
 def site(world: World) -> Site:
     made = world.site()
-    made.flush = Flush()
+    made.flush = FlushSection()
     return made
 
 
@@ -54,8 +54,8 @@ def landed(world: World, source: str) -> list[tuple[int, str]]:
     return sorted((row.seq, row.key) for row in world.table.rows if row.source == source)
 
 
-def tally(site: Site, source: str) -> Tally:
-    return site.standing.tally(Strand(DATASET, source))
+def strand_state(site: Site, source: str) -> StrandState:
+    return site.standing.strand_state(Strand(DATASET, source))
 
 
 def damage(world: World, cid: str | None) -> bytes:
@@ -83,7 +83,7 @@ def test_all_that_is_pending_lands_in_one_flush(world: World, site: Site) -> Non
     assert result.ranges == {"a": (Range(0, 2),), "b": (Range(0, 1),)}
     assert landed(world, "a") == [(1, "1"), (2, "2")]
     assert len(world.table.published) == 1
-    assert tally(site, "a").visible_through == 2
+    assert strand_state(site, "a").visible_through == 2
     assert site.standing.numbers(DATASET).visible == 1
 
 
@@ -106,7 +106,7 @@ def test_a_flush_of_an_unknown_dataset_is_an_error(world: World, site: Site) -> 
 
 def test_the_cut_falls_inside_a_segment_and_the_rest_lands_next(world: World, site: Site) -> None:
     """L-FLUSH-6, F-17: the oldest first, each strand in order, until all that was pending has landed."""
-    site.flush = Flush(max_rows=4)
+    site.flush = FlushSection(max_rows=4)
     append(site, DATASET, rows(1, 2, 3), source="a")
     world.now_us += 1
     append(site, DATASET, [{"key": str(n), "source": "ab"[n % 2]} for n in range(4, 12)])
@@ -182,7 +182,7 @@ def test_a_strand_waits_in_front_of_a_damaged_segment_and_others_go_on(world: Wo
     assert report.held == {"a": (Range(1, 3),)}
     assert landed(world, "a") == [(1, "1")]
     assert landed(world, "b") == [(1, "5")]
-    assert tally(site, "a").visible_through == 1
+    assert strand_state(site, "a").visible_through == 1
     commits = world.counts["commit"]
     assert run(site, world).held == report.held
     assert len([e for e in read(world.b, Strand(DATASET, "a").ledger) if e.type == "held"]) == 1
@@ -191,7 +191,7 @@ def test_a_strand_waits_in_front_of_a_damaged_segment_and_others_go_on(world: Wo
     put_back(world, data)
     assert run(site, world).held == {}
     assert landed(world, "a") == [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
-    assert tally(site, "a").visible_through == 4
+    assert strand_state(site, "a").visible_through == 4
 
 
 def test_only_an_operator_gives_rows_up_and_v_passes_then(world: World, site: Site) -> None:  # L-SPOOL-13
@@ -207,8 +207,8 @@ def test_only_an_operator_gives_rows_up_and_v_passes_then(world: World, site: Si
     run(site, world)
 
     assert landed(world, "a") == [(2, "3")]
-    assert tally(site, "a").visible_through == 2
-    assert tally(site, "b").visible_through == 1
+    assert strand_state(site, "a").visible_through == 2
+    assert strand_state(site, "b").visible_through == 1
     assert not site.standing.pending(DATASET)
     lost = [e.data for e in read(world.b, Strand(DATASET, "b").ledger) if e.type == "lost"]
     assert [(each["lo"], each["hi"], each["reason"]) for each in lost] == [(0, 1, "the disk died")]
@@ -271,7 +271,7 @@ def test_the_record_follows_the_version_that_was_published(world: World, site: S
 
     assert landed(world, "a") == [(1, "1"), (2, "2")]
     assert report.held == {}
-    assert tally(site, "a").visible_through == 2
+    assert strand_state(site, "a").visible_through == 2
 
 
 def test_a_holder_whose_plan_another_amended_and_landed_learns_that_it_lost_its_lease(
@@ -317,7 +317,7 @@ def test_the_spool_shows_what_waits_and_why(world: World, site: Site) -> None:  
 
 def test_a_damaged_backlog_takes_no_room_from_other_strands(world: World, site: Site) -> None:  # L-SPOOL-13
     """However much waits behind the damage, and however little one flush takes."""
-    site.flush = Flush(max_rows=2)
+    site.flush = FlushSection(max_rows=2)
     bad = append(site, DATASET, rows(1, 2, 3, 4, 5), source="a")
     append(site, DATASET, rows(6, 7, 8), source="a")
     world.now_us += 1
@@ -349,7 +349,7 @@ def test_giving_up_a_later_hold_leaves_the_earlier_one_waiting(
     run(site, world)
 
     assert landed(world, "a") == [(1, "1")]
-    assert tally(site, "a").visible_through == 2
+    assert strand_state(site, "a").visible_through == 2
     assert not site.standing.pending(DATASET)
 
 
@@ -366,7 +366,7 @@ def test_no_reader_passes_an_open_load(world: World, site: Site) -> None:  # L-S
         world.table.stage = real  # type: ignore[method-assign]
         append(site, DATASET, rows(9), source="a")
         flush(site, world.table, DATASET)
-        seen.append((tally(site, "a").visible_through, site.standing.numbers(DATASET).visible))
+        seen.append((strand_state(site, "a").visible_through, site.standing.numbers(DATASET).visible))
         real(landing)
 
     world.table.stage = stage  # type: ignore[method-assign]
@@ -376,7 +376,7 @@ def test_no_reader_passes_an_open_load(world: World, site: Site) -> None:  # L-S
     assert seen == [(1, 1)]  # row 9 has landed as seq 4, flush 3; nobody sees it before rows 2 and 3
     assert result.ranges == {"a": Range(1, 3)}
     assert landed(world, "a") == [(1, "1"), (2, "2"), (3, "3"), (4, "9")]
-    assert tally(site, "a").visible_through == 4
+    assert strand_state(site, "a").visible_through == 4
     assert site.standing.numbers(DATASET).visible == 3
 
 
@@ -442,7 +442,7 @@ def test_a_load_whose_input_is_gone_is_released_and_its_numbers_are_a_gap(world:
 
     assert len(report.released_loads) == 1
     assert landed(world, "a") == [(3, "3")]
-    assert tally(site, "a").visible_through == 3
+    assert strand_state(site, "a").visible_through == 3
     world.table.staged[staged[0].id] = staged[0]
     with pytest.raises(Exception, match="duplicate WAP"):
         world.table.publish(DATASET, staged[0].id)
@@ -457,10 +457,10 @@ def test_a_flush_is_due_by_bytes_by_age_and_by_an_open_plan(world: World, site: 
     assert not is_due(site, DATASET)
     assert oldest_pending(site, DATASET) == world.now_us
 
-    site.spool = Spool(flush_bytes=1)
+    site.spool = SpoolSection(flush_bytes=1)
     assert is_due(site, DATASET)
 
-    site.spool = Spool()
+    site.spool = SpoolSection()
     world.now_us += 119_000_000
     assert not is_due(site, DATASET)
     world.now_us += 1_000_000
@@ -503,7 +503,7 @@ def test_a_fresh_process_knows_from_the_kept_snapshot_what_the_whole_order_says(
     kept, anew = Standing(world.b), Standing(world.b)
     anew._is_loaded = True  # as if nothing was kept
 
-    assert kept.tallies(DATASET) == anew.tallies(DATASET)
+    assert kept.strand_states(DATASET) == anew.strand_states(DATASET)
     assert kept.numbers(DATASET) == anew.numbers(DATASET)
     assert kept.datasets() == anew.datasets()
     assert kept.pending_bytes() == anew.pending_bytes() == 0

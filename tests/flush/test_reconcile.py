@@ -40,4 +40,4 @@ def test_numbers_of_a_store_that_is_behind_go_on_above_every_sink(
         assert anew.append("ahead", numbers(4), source="b").ranges == {"b": Range(20, 21)}
         assert anew.append("ahead", numbers(5), source="c").ranges == {"c": Range(30, 31)}
         assert anew.append("ahead", numbers(6), source="d").ranges == {"d": Range(0, 1)}
-        assert anew.site.standing.tally(Strand("ahead", "a")).visible_through == 9
+        assert anew.site.standing.strand_state(Strand("ahead", "a")).visible_through == 9

@@ -12,7 +12,7 @@ from strandline.ingest import append as append_module
 from strandline.persist.backend import ExpectSeq
 from strandline.state.flush_plan import FlushPlan
 from strandline.state.lease import Lease
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 from tests.simulation import Plant, World, simulate
 
 QUICK = 50  # seeds of a share: 350 runs without an identity, 150 with one
@@ -114,8 +114,10 @@ def test_the_simulation_finds_a_planted_bug(plant: Plant) -> None:
 
 def test_it_finds_a_reader_that_passes_an_open_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """F-9: V as the highest landed seq, whatever is open below it."""
-    highest = property(lambda tally: tally.settled.ranges[-1].hi if tally.settled.ranges else 0)
-    monkeypatch.setattr(Tally, "visible_through", highest)
+    highest = property(
+        lambda strand_state: strand_state.settled.ranges[-1].hi if strand_state.settled.ranges else 0
+    )
+    monkeypatch.setattr(StrandState, "visible_through", highest)
 
     assert caught(Plant()) is not None
 
@@ -136,12 +138,14 @@ def test_it_finds_an_append_that_expects_no_ledger(monkeypatch: pytest.MonkeyPat
 def test_it_finds_a_holder_that_does_not_settle_what_is_open_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """L-FLUSH-9: the flushes that died are finished first, the loads only afterwards."""
 
-    def flushes_alone(job: recover.Job, lease: Lease, *, timeout_s: float) -> Iterator[recover.FlushResult]:
+    def flushes_alone(
+        job: recover.LandingJob, lease: Lease, *, timeout_s: float
+    ) -> Iterator[recover.FlushResult]:
         for _, plan in recover._open_plans(job):
             if isinstance(plan, FlushPlan):
                 yield recover.land_flush(job, plan, lease, job.look(plan.id), is_resumed=True)
 
-    def then_the_loads(job: recover.Job, lease: Lease, *args: Any) -> Iterator[Any]:
+    def then_the_loads(job: recover.LandingJob, lease: Lease, *args: Any) -> Iterator[Any]:
         yield from real(job, lease, *args)
         yield from recover.settle_loads(job)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.base.ranges import Range
-from strandline.config.keys import Spool
+from strandline.config.keys import SpoolSection
 from strandline.errors import (
     NotFoundError,
     NotStorable,
@@ -250,7 +250,7 @@ def test_threads_number_one_strand_densely(site: Site) -> None:  # L-SPOOL-4, L-
 
 def test_a_writer_that_keeps_losing_is_busy_and_writes_nothing(here: Site) -> None:  # L-SPOOL-4
     clock = StillClock()
-    site = make_site(Contended(here), here.content, clock=clock, spool=Spool(append_timeout_s=1))
+    site = make_site(Contended(here), here.content, clock=clock, spool=SpoolSection(append_timeout_s=1))
 
     with pytest.raises(Busy, match="strand/logs/a"):
         append(site, "logs", [{"mine": True}], source="a")
@@ -365,7 +365,7 @@ def test_a_row_that_is_too_large_is_refused(here: Site) -> None:  # L-SPOOL-12
 
 
 def test_a_full_spool_takes_nothing_more_and_discards_nothing(here: Site) -> None:  # L-SPOOL-12
-    site = make_site(here.b, here.content, spool=Spool(max_bytes=1, flush_bytes=1))
+    site = make_site(here.b, here.content, spool=SpoolSection(max_bytes=1, flush_bytes=1))
     append(site, "logs", [{"n": 1}], source="a")
 
     with pytest.raises(SpoolFull):
@@ -532,7 +532,7 @@ def test_a_repeat_is_known_when_its_bad_rows_fit_by_now(
     here: Site, form: Any
 ) -> None:  # L-SPOOL-5, L-SPOOL-9
     rows = form([{"n": 1, "k": None}, {"n": 2, "k": "large"}, {"n": 3, "k": None}])
-    small = make_site(here.b, here.content, spool=Spool(max_row_bytes=12))
+    small = make_site(here.b, here.content, spool=SpoolSection(max_row_bytes=12))
     first = append(small, "logs", rows, request_id="r", on_bad="quarantine")
     assert (first.rows, first.quarantined) == (2, 1)
 

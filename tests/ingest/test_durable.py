@@ -78,6 +78,6 @@ def test_all_control_state_is_in_the_store(world: World, site: Site) -> None:
     append(site, DATASET, [{"key": "b"}], source="web-1")
     other = world.site().standing
     strand = Strand(DATASET, "web-1")
-    assert other.tally(strand) == site.standing.tally(strand)
+    assert other.strand_state(strand) == site.standing.strand_state(strand)
     assert other.numbers(DATASET) == site.standing.numbers(DATASET)
     assert {each.name.split("/")[0] for each in world.disk.scan()} == {"sha256"}  # segments, nothing else

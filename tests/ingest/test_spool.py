@@ -107,7 +107,7 @@ def test_a_segment_that_was_put_back_is_not_given_up(tmp_path: Path) -> None:  #
         declare_lost(site, "logs", other, reason="by mistake")
 
     assert caught.value.hint == "`strandline flush logs` lands its rows"
-    assert site.standing.tally(Strand("logs", "a")).pending_rows == 1
+    assert site.standing.strand_state(Strand("logs", "a")).pending_rows == 1
 
 
 # Quarantine

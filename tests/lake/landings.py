@@ -11,7 +11,7 @@ import pyarrow as pa
 from strandline.lake.jobs.stage import IcebergTables
 from strandline.rows.dataset import SOURCE, Column, Dataset
 from strandline.rows.validate import arrow_schema
-from strandline.state.landing import FlushLanding, Piece
+from strandline.state.landing import FlushLanding, SegmentPiece
 from strandline.storage import ContentStore
 from strandline.storage.segment import write_segment
 
@@ -38,7 +38,7 @@ class Ledgers:
 
     def pieces(
         self, dataset: Dataset, rows: Mapping[str, Sequence[Mapping[str, Any]]], *, at: int = AT
-    ) -> tuple[Piece, ...]:
+    ) -> tuple[SegmentPiece, ...]:
         """One segment of these rows by source, and the pieces that number them."""
         flat = [{**row, SOURCE: source} for source, mine in rows.items() for row in mine]
         table = pa.Table.from_pylist(flat, schema=_schema(dataset))
@@ -46,7 +46,7 @@ class Ledgers:
         return tuple(self._numbered(run, segment.ref, at) for run in segment.runs)
 
     def landing(
-        self, dataset: Dataset, pieces: Sequence[Piece], *, id: str | None = None, version: int = 0
+        self, dataset: Dataset, pieces: Sequence[SegmentPiece], *, id: str | None = None, version: int = 0
     ) -> FlushLanding:
         self.number += 1
         inorder = tuple(sorted(pieces, key=lambda piece: (piece.source, piece.lo)))
@@ -54,10 +54,10 @@ class Ledgers:
             dataset, self.number, id or f"flush-{self.number}-{uuid4().hex}", inorder, version
         )
 
-    def _numbered(self, run: Any, ref: Any, at: int) -> Piece:
+    def _numbered(self, run: Any, ref: Any, at: int) -> SegmentPiece:
         lo = self.his.get(run.source, 0)
         self.his[run.source] = lo + run.rows
-        return Piece(run.source, ref, run.first_row, run.rows, lo, at)
+        return SegmentPiece(run.source, ref, run.first_row, run.rows, lo, at)
 
 
 def _schema(dataset: Dataset) -> pa.Schema:

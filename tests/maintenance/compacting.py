@@ -7,19 +7,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.ingest.append import append
 from strandline.lake.jobs.rewrite import SparkRewriter
 from strandline.lake.ports.rewrite import DataFile
 from strandline.maintenance.compaction import merge
-from strandline.maintenance.table_upkeep import Asked, Maintained, maintain
+from strandline.maintenance.table_upkeep import Maintained, UpkeepAsked, maintain
 from strandline.persist import read
 from strandline.rows.dataset import Column, Dataset, Identity
 from tests.maintenance.house import House
 
-SETTINGS = Compaction(file_count=3, max_tick_s=600)
-COMPACT = Asked(expire=False)
-FORCE = Asked(expire=False, force=True)
+SETTINGS = CompactionSection(file_count=3, max_tick_s=600)
+COMPACT = UpkeepAsked(expire=False)
+FORCE = UpkeepAsked(expire=False, force=True)
 
 
 class Crash(BaseException):
@@ -62,7 +62,7 @@ def rewriter(house: House) -> SparkRewriter:
     return SparkRewriter(lambda: house.spark, house.lake)
 
 
-def compact(house: House, asked: Asked = COMPACT, settings: Compaction = SETTINGS) -> Maintained:
+def compact(house: House, asked: UpkeepAsked = COMPACT, settings: CompactionSection = SETTINGS) -> Maintained:
     return maintain(house.site, rewriter(house), settings, house.dataset, asked)
 
 

@@ -13,16 +13,16 @@ from strandline.lake.metadata.iceberg import SnapshotGone
 from strandline.lake.ports.prune import (
     Condition,
     Count,
-    Doomed,
     FileBounds,
-    Part,
-    Place,
+    PrunePart,
+    RowPlace,
+    RowsToDelete,
     TableFiles,
     TimeColumn,
 )
 from strandline.lake.ports.rewrite import Bin, DataFile, Listing, MainMoved, Repeats, RewriteDiffers, Stretch
 from strandline.lake.ports.snapshots import KnownSnapshot
-from strandline.lake.ports.stage import BURNED, Found, Published, Staged
+from strandline.lake.ports.stage import BURNED, LandingSnapshots, Published, Staged
 from strandline.rows.dataset import Dataset
 from strandline.state.landing import FixedInput, FlushLanding, Landing
 from tests.simulation import DATASET, SimTable, TableError, TableRow, World
@@ -183,7 +183,7 @@ class HistoryTable(SimTable):
     def count_of(self, df: Any) -> int:
         return len(_computed(df))
 
-    def look(self, dataset: str, id: str) -> Found:
+    def look(self, dataset: str, id: str) -> LandingSnapshots:
         self.effect("look")
         if not self.is_made:
             raise NotFoundError("no table")
@@ -195,7 +195,7 @@ class HistoryTable(SimTable):
             if each.wap == id and each.id not in history
         )
         published = None if shown is None else Published(shown.id, shown.version, shown.added, 0, 1)
-        return Found(published, staged)
+        return LandingSnapshots(published, staged)
 
     def _pick(self, snapshot: int) -> None:
         found = self.snapshots.get(snapshot)
@@ -259,13 +259,13 @@ class SimUpkeep:
         bounds = (_bounds(file) for file in table.files_of(table.main))
         return TableFiles(str(table.pointer), tuple(bounds), frozenset({"key"}))
 
-    def first_rows(self, dataset: str, count: int, among: Doomed | None = None) -> Place | None:
+    def first_rows(self, dataset: str, count: int, among: RowsToDelete | None = None) -> RowPlace | None:
         self._table.effect("first")
         rows = [row for row in self._table.rows if among is None or is_doomed(row, among)]
-        places = sorted(Place(row.at, row.source, row.seq) for row in rows)[:count]
+        places = sorted(RowPlace(row.at, row.source, row.seq) for row in rows)[:count]
         return places[-1] if places else None
 
-    def count(self, dataset: str, doomed: Doomed, bands: Mapping[str, Sequence[Range]]) -> list[Count]:
+    def count(self, dataset: str, doomed: RowsToDelete, bands: Mapping[str, Sequence[Range]]) -> list[Count]:
         self._table.effect("count")
         rows = [row for row in self._table.rows if is_doomed(row, doomed)]
         counts = []
@@ -278,7 +278,7 @@ class SimUpkeep:
                     counts.append(Count(source, band, len(some), seqs, flushes))
         return counts
 
-    def delete(self, dataset: str, doomed: Doomed) -> None:
+    def delete(self, dataset: str, doomed: RowsToDelete) -> None:
         table = self._table
 
         def act() -> None:
@@ -303,18 +303,18 @@ def _bounds(file: File) -> FileBounds:
     return FileBounds((source, source), file.seqs, (min(times), max(times)), (), count, ROW_BYTES * count)
 
 
-def is_doomed(row: TableRow, doomed: Doomed, *, by_flush: bool = False) -> bool:
+def is_doomed(row: TableRow, doomed: RowsToDelete, *, by_flush: bool = False) -> bool:
     return any(_holds(row, part.condition) and _is_of(row, part, by_flush) for part in doomed.parts)
 
 
-def _is_of(row: TableRow, part: Part, by_flush: bool) -> bool:
+def _is_of(row: TableRow, part: PrunePart, by_flush: bool) -> bool:
     if by_flush and part.through is not None:
         return row.source in part.strands and row.flush <= part.through
     return row.source in part.strands and row.seq in part.strands[row.source]
 
 
 def _holds(row: TableRow, condition: Condition) -> bool:
-    place = Place(row.at, row.source, row.seq)
+    place = RowPlace(row.at, row.source, row.seq)
     is_old = condition.older_than is not None and row.at < condition.older_than
     is_first = condition.first is not None and place <= condition.first
     is_within = condition.within is None or place <= condition.within

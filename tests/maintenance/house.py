@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from strandline.config.config import Config, default_config, load_config
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.delivery.api import Deliveries
 from strandline.delivery.audit.prove import Proof
 from strandline.delivery.audit.prove import prove as prove_all
@@ -27,7 +27,7 @@ from strandline.persist import open_store
 from strandline.rows.dataset import Strand
 from strandline.state.context import Site
 from strandline.state.node_state import Standing
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 from strandline.storage import open_content
 from tests.delivery.rig import Rig
 
@@ -82,7 +82,7 @@ class House(Rig):
         """As another process would have it."""
         b = open_store(str(self.folder / "strandline.db"))
         content = open_content(self.folder / "content")
-        return Site(b, content, self.clock, Standing(b), Spool(), Flush())
+        return Site(b, content, self.clock, Standing(b), SpoolSection(), FlushSection())
 
     def prune(self, config: Config | None = None, **options: Any) -> PruneResult:
         """A run of retention, as the node of this configuration would do it."""
@@ -107,8 +107,8 @@ class House(Rig):
         reader = LakeReader(self.spark, self.lake)
         return list(prove_all(self.site, partial(census, reader), sinks, deliveries.sender))
 
-    def tally(self, source: str = "web-1") -> Tally:
-        return self.site.standing.tally(Strand(self.dataset, source))
+    def strand_state(self, source: str = "web-1") -> StrandState:
+        return self.site.standing.strand_state(Strand(self.dataset, source))
 
     def config(self, text: str = "", **retention: Any) -> Config:
         """What `strandline.toml` says: `text` after the version, and keys of [retention]."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from strandline.backfill.frame import write_frame
-from strandline.backfill.result import BackfillResult, Tally
+from strandline.backfill.result import BackfillCounts, BackfillResult
 from strandline.backfill.run import Order, run
 from strandline.base.ranges import Range, RangeSet
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.config.sinks import SinkConfig
 from strandline.delivery.audit.prove import prove
 from strandline.delivery.owed import owed
@@ -24,9 +24,9 @@ from strandline.lake.jobs.count_rows import Counted
 from strandline.lake.ports.lookup import Lookup, RowKey, SpoolAnswer, SpooledRun
 from strandline.lake.ports.purge import Purger
 from strandline.maintenance.retention.prune import prune
-from strandline.maintenance.retention.rules import Rules
+from strandline.maintenance.retention.rules import RetentionRules
 from strandline.maintenance.store_upkeep import tidy
-from strandline.maintenance.table_upkeep import Asked, maintain
+from strandline.maintenance.table_upkeep import UpkeepAsked, maintain
 from strandline.rows.dataset import Dataset, Identity, Strand
 from strandline.sources.provider import Chunk, FrameProvider, Item, Provider, Window
 from strandline.state.archive import past_events
@@ -77,7 +77,7 @@ END_US: Final = 2**63 - 1
 SEQ_BUCKET: Final = 32
 GRACE_S: Final = 400  # longer than any process of this world stalls
 FOLD_S: Final = 500
-SETTINGS: Final = Compaction(
+SETTINGS: Final = CompactionSection(
     file_count=3,
     tier_bytes=(500, 2_000),
     max_tick_s=60,
@@ -119,9 +119,9 @@ class Disk(SimDisk):
 # Keeping it small
 
 
-def chosen_rules(chosen: random.Random) -> Rules:
+def chosen_rules(chosen: random.Random) -> RetentionRules:
     """As if the configuration were changed between two runs."""
-    return Rules(
+    return RetentionRules(
         keep_us=chosen.choice((0, 60, 60, 200)) * 1_000_000,
         max_rows=chosen.choice((0, 0, 40)),
         residence_us=chosen.choice((0, 20)) * 1_000_000,
@@ -147,7 +147,7 @@ def configured(name: str) -> SinkConfig:
     )
 
 
-def run_retention(world: World, site: Site, rules: Rules, to: Destinations | None = None) -> int:
+def run_retention(world: World, site: Site, rules: RetentionRules, to: Destinations | None = None) -> int:
     """Where nobody purges, there are no destinations to tell of it."""
     upkeep = SimUpkeep(table_of(world))
     pointer = upkeep.pointers().get(DATASET)
@@ -162,7 +162,7 @@ def run_retention(world: World, site: Site, rules: Rules, to: Destinations | Non
 
 def run_maintenance(world: World, site: Site, *, force: bool) -> int:
     rewriter = SimRewriter(table_of(world), SEQ_BUCKET)
-    done = maintain(site, rewriter, SETTINGS, DATASET, Asked(force=force), timeout_s=0)
+    done = maintain(site, rewriter, SETTINGS, DATASET, UpkeepAsked(force=force), timeout_s=0)
     return len(done.walk.runs)
 
 
@@ -253,7 +253,9 @@ class Means:
         except TableError as error:
             raise UnavailableError(str(error), hint="later") from error
 
-    def write_frame(self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool) -> Tally:
+    def write_frame(
+        self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool
+    ) -> BackfillCounts:
         tables: Any = self.world.table  # in which a Frame is a DataFrame
         lookup: Any = SimFrameLookup(self.world, self.site, self._asked)
         frame = provider.frame(item, None)  # type: ignore[arg-type]
@@ -351,7 +353,7 @@ def settle(world: World, to: Destinations) -> None:
                 sync(site, lambda: Named(world), sink, terms, sender(), is_command=True)
             assert not owed(site, terms), f"{terms.name} is still owed {owed(site, terms)}"
         run_maintenance(world, site, force=False)  # each ends what it left before the other goes on
-        kept = Rules(keep_us=10**15, sinks=(configured("bucket"), configured("server")))
+        kept = RetentionRules(keep_us=10**15, sinks=(configured("bucket"), configured("server")))
         run_retention(world, site, kept, to)
         run_maintenance(world, site, force=True)
         assert not site.standing.prunings().of(DATASET).open
@@ -433,7 +435,7 @@ def _check_backfilled(world: World, table: HistoryTable) -> None:
 def _check_counts(site: Site, table: HistoryTable) -> None:
     """Each row that went is in its ledger, once; nothing is where the ledger says that nothing is."""
     for source in SOURCES:
-        tally = site.standing.tally(Strand(DATASET, source))
+        tally = site.standing.strand_state(Strand(DATASET, source))
         gone = [row for row in table.deleted | table.repeated if row.source == source]
         assert tally.removed_rows == len(gone), f"{source}: {len(gone)} rows went, not {tally.removed_rows}"
         assert not [row for row in table.rows if row.source == source and row.seq <= tally.bare]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from strandline.base.ranges import Range
 from strandline.errors import UnavailableError
 from strandline.lake.jobs.lookup import narrowed, spooled_batches
-from strandline.lake.jobs.lookup_frame import Counts, Unknown
+from strandline.lake.jobs.lookup_frame import LookupCounts, Unknown
 from strandline.lake.ports.lookup import SpoolAnswer, SpooledRun
 from strandline.rows.dataset import Dataset
 from strandline.sources.provider import Chunk, Item, Window
@@ -81,7 +81,7 @@ class SimFrameLookup:
     ) -> Unknown:
         self.asked("frame table")
         table = committed_keys(self.world) if table_rows else set()
-        seen: list[Counts] = []
+        seen: list[LookupCounts] = []
 
         def computed() -> list[dict[str, Any]]:
             self.world.effect("frame computed")
@@ -90,7 +90,9 @@ class SimFrameLookup:
             new = [row for row in rows if _key(row) not in table]
             left = [row for row in new if _key(row) not in spool]
             once = list({_key(row): row for row in left}.values())
-            seen[:] = [Counts(len(rows), len(rows) - len(new), len(new) - len(left), len(left) - len(once))]
+            seen[:] = [
+                LookupCounts(len(rows), len(rows) - len(new), len(new) - len(left), len(left) - len(once))
+            ]
             return once
 
         return Unknown(Frame(df.columns, computed), lambda _: seen[0], is_sure=True)  # type: ignore[arg-type]

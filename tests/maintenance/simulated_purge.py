@@ -12,7 +12,7 @@ from typing import Any, Final
 from strandline.base.ranges import Range
 from strandline.flush.flush import flush
 from strandline.ingest.quarantine import entries, rows_of
-from strandline.lake.ports.purge import Asked, Match, PredicateUnreadable
+from strandline.lake.ports.purge import Match, PredicateUnreadable, PurgeAsked
 from strandline.lake.ports.snapshots import KnownSnapshot
 from strandline.maintenance.purge import BY, PurgeResult, purge
 from strandline.rows.dataset import Dataset, Strand
@@ -58,7 +58,7 @@ class SimPurger:
     def check(self, dataset: Dataset, where: str) -> None:
         self.table.effect("purge check")
 
-    def count(self, dataset: str, asked: Asked) -> list[Match]:
+    def count(self, dataset: str, asked: PurgeAsked) -> list[Match]:
         self.table.effect("purge count")
         found = sorted(self._asked_for(asked), key=lambda row: (row.source, row.seq))
         matches = []
@@ -70,7 +70,7 @@ class SimPurger:
         return matches
 
     def passed(
-        self, dataset: str, asked: Asked, marks: Mapping[tuple[str, str], int]
+        self, dataset: str, asked: PurgeAsked, marks: Mapping[tuple[str, str], int]
     ) -> dict[tuple[str, str], int]:
         """Whoever has such a row by now, it must be told, but for what an open intent may have sent: nothing
         happens between the marks and this."""
@@ -93,7 +93,7 @@ class SimPurger:
         intent = self.site.standing.lines().line(sink, Strand(DATASET, row.source)).intent
         return 0 if intent is None else intent.hi
 
-    def delete(self, dataset: str, asked: Asked) -> None:
+    def delete(self, dataset: str, asked: PurgeAsked) -> None:
         table = self.table
 
         def act() -> None:
@@ -110,7 +110,7 @@ class SimPurger:
 
         table.call("purge", act)
 
-    def _asked_for(self, asked: Asked) -> list[TableRow]:
+    def _asked_for(self, asked: PurgeAsked) -> list[TableRow]:
         return [row for row in self.table.rows if row.flush <= asked.flush and is_asked_for(row, asked)]
 
     def holds_for(self, dataset: Dataset, where: str, rows: Any) -> list[bool]:
@@ -126,7 +126,7 @@ class SimPurger:
         SimRewriter(self.table, 1).expire(dataset, ids)
 
 
-def is_asked_for(row: TableRow, asked: Asked) -> bool:
+def is_asked_for(row: TableRow, asked: PurgeAsked) -> bool:
     return asked.source in (None, row.source) and holds(row.key, asked.where)
 
 
@@ -169,7 +169,7 @@ def run_purge(
     assert isinstance(table, HistoryTable)
     purger, visible = SimPurger(site, table, to), site.standing.numbers(DATASET).visible
     before = {
-        row for row in table.rows if row.flush <= visible and is_asked_for(row, Asked(where, source, 0))
+        row for row in table.rows if row.flush <= visible and is_asked_for(row, PurgeAsked(where, source, 0))
     }
 
     def land() -> None:

@@ -15,7 +15,7 @@ from strandline.ingest.quarantine import entries, rows_of
 from strandline.maintenance.compaction import merge
 from strandline.maintenance.open_run import OtherRunOpen
 from strandline.maintenance.retention import prune as retention
-from strandline.maintenance.retention.rules import Rules
+from strandline.maintenance.retention.rules import RetentionRules
 from strandline.persist import read
 from strandline.rows.dataset import Dataset, Strand
 from strandline.state.sink_progress import sink_stream
@@ -49,7 +49,7 @@ class Beside:
 
     def prune(self, **rules: Any) -> int:
         given = {"keep_us": MINUTE_US, "sinks": (configured("server"),), **rules}
-        return run_retention(self.world, self.site, Rules(**given))
+        return run_retention(self.world, self.site, RetentionRules(**given))
 
     def compact(self) -> int:
         return run_maintenance(self.world, self.site, force=True)
@@ -63,7 +63,7 @@ class Beside:
         self.site = self.world.site()
 
     def removed(self) -> int:
-        return self.site.standing.tally(Strand(DATASET, "web-1")).removed_rows
+        return self.site.standing.strand_state(Strand(DATASET, "web-1")).removed_rows
 
 
 def at_point(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, act: Callable[[], object]) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.flush.flush import flush
-from strandline.lake.ports.stage import Found
-from strandline.maintenance.table_upkeep import Asked, look, maintain
+from strandline.lake.ports.stage import LandingSnapshots
+from strandline.maintenance.table_upkeep import UpkeepAsked, look, maintain
 from tests.maintenance.compacting import (
     COMPACT,
     Crash,
@@ -23,8 +23,8 @@ from tests.maintenance.compacting import (
 )
 from tests.maintenance.house import House
 
-EXPIRE = Asked(compact=False)
-SHORT = Compaction(file_count=3, min_snapshots=1, max_snapshot_age_h=24, max_tick_s=600)
+EXPIRE = UpkeepAsked(compact=False)
+SHORT = CompactionSection(file_count=3, min_snapshots=1, max_snapshot_age_h=24, max_tick_s=600)
 
 
 def on_disk(house: House) -> set[Path]:
@@ -107,7 +107,7 @@ def test_neither_expiry_nor_the_sweep_touches_what_an_open_plan_has_staged(
         for path in on_disk(house):
             os.utime(path, (1e9, 1e9))
         house.clock.forward(days=3)
-        done = maintain(house.site, rewriter(house), SHORT, house.dataset, Asked())
+        done = maintain(house.site, rewriter(house), SHORT, house.dataset, UpkeepAsked())
         assert (done.expired, done.orphans) == (0, 0)
         publish(dataset, snapshot)
 
@@ -116,7 +116,7 @@ def test_neither_expiry_nor_the_sweep_touches_what_an_open_plan_has_staged(
     flush(house.site, house.tables, house.dataset)
 
     assert house.seqs() == list(range(1, 11))
-    assert house.tables.look(house.dataset, "none") == Found(None, ())
+    assert house.tables.look(house.dataset, "none") == LandingSnapshots(None, ())
 
 
 def test_a_tag_of_somebody_else_keeps_its_snapshot(house: House) -> None:
@@ -142,5 +142,5 @@ def test_what_is_asked_is_done_and_nothing_else(house: House) -> None:
     assert (len(compacted.walk.runs), compacted.expired, compacted.orphans) == (1, 0, None)
     expired = maintain(house.site, rewriter(house), SHORT, house.dataset, EXPIRE)
     assert (expired.walk.runs, expired.expired, expired.orphans) == ((), 3, 0)
-    assert maintain(house.site, no_spark(house), SHORT, house.dataset, Asked()).walk.runs == ()
-    assert maintain(house.site, no_spark(house), SHORT, house.dataset, Asked()).walk.is_idle
+    assert maintain(house.site, no_spark(house), SHORT, house.dataset, UpkeepAsked()).walk.runs == ()
+    assert maintain(house.site, no_spark(house), SHORT, house.dataset, UpkeepAsked()).walk.is_idle

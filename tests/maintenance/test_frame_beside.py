@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.backfill.chunk import rows_whole
-from strandline.backfill.result import Tally
+from strandline.backfill.result import BackfillCounts
 from strandline.backfill.row_locations import Strands
 from strandline.errors import OutcomeUnknown, UnavailableError
 from strandline.flush import recover as settle_module
@@ -42,7 +42,7 @@ class Brings:
         return Frame(("key", "source", "by"), lambda: self._rows)
 
 
-def brought(node: Beside, *keys: str) -> Tally:
+def brought(node: Beside, *keys: str) -> BackfillCounts:
     item = Item("item", DATASET, is_frame=True)
     return Means(node.world, node.site).write_frame("frames", Brings(*keys), item, is_dry=False)
 

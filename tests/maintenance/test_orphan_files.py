@@ -3,15 +3,15 @@
 import os
 from pathlib import Path
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.flush.reconcile import SWEEP_PAUSED
-from strandline.maintenance.table_upkeep import Asked, maintain
+from strandline.maintenance.table_upkeep import UpkeepAsked, maintain
 from strandline.persist import Put, read
 from tests.maintenance.compacting import no_spark, paths, rewriter
 from tests.maintenance.house import House
 
-EXPIRE = Asked(compact=False)
-SETTINGS = Compaction(max_tick_s=600)
+EXPIRE = UpkeepAsked(compact=False)
+SETTINGS = CompactionSection(max_tick_s=600)
 
 
 def stray(house: House, name: str, *, is_old: bool) -> Path:

@@ -64,8 +64,13 @@ def test_rows_of_a_predicate_go_and_what_is_pending_lands_first(
     assert (done.rows, done.strands) == (2, {"web-1": 1, "web-2": 1})
     assert values(house) == [1, 3, 4, 5, 7]
     assert not house.site.standing.pending(house.dataset)
-    tally = house.site.standing.tally(Strand(house.dataset, "web-1"))
-    assert (tally.hi, tally.visible_through, tally.removed_rows, tally.front) == (4, 4, 1, 0)
+    strand_state = house.site.standing.strand_state(Strand(house.dataset, "web-1"))
+    assert (strand_state.hi, strand_state.visible_through, strand_state.removed_rows, strand_state.front) == (
+        4,
+        4,
+        1,
+        0,
+    )
     assert house.site.standing.prunings().of(house.dataset).open == 0
     assert done.is_whole
 
@@ -97,8 +102,8 @@ def test_a_source_goes_whole_and_its_numbers_go_on(
     done = purged(source="web-1")
 
     assert (done.strands, values(house)) == ({"web-1": 3}, [4, 5])
-    tally = house.site.standing.tally(Strand(house.dataset, "web-1"))
-    assert (tally.hi, tally.bare) == (3, 3)
+    strand_state = house.site.standing.strand_state(Strand(house.dataset, "web-1"))
+    assert (strand_state.hi, strand_state.bare) == (3, 3)
     house.land(1, "web-1")
     assert house.seqs("web-1") == [4]
 
@@ -280,7 +285,7 @@ def test_a_purge_that_was_killed_is_ended_by_the_next_run_of_retention(
 
     assert (result.is_resumed, result.rows, values(house)) == (True, 0, [1, 4])
     pruning = house.site.standing.prunings().of(house.dataset)
-    assert (pruning.open, pruning.rows, house.tally().removed_rows) == (0, 2, 2)
+    assert (pruning.open, pruning.rows, house.strand_state().removed_rows) == (0, 2, 2)
     assert "retention_open" not in [each.kind for each in status_of(house.config(), house.site).causes]
     house.clock.forward(days=91)
     assert (house.prune().rows, values(house)) == (2, [])
@@ -318,6 +323,6 @@ def test_a_purge_that_was_cut_short_anywhere_is_finished_by_repeating_it(
         assert SECRET.encode() not in bytes_under(table_folder(house), house.folder / "content")
         assert not house.site.standing.prunings().of(house.dataset).open
         assert house.site.standing.prunings().of(house.dataset).rows == 2 * times
-        assert house.site.standing.tally(Strand(house.dataset, "web-1")).removed_rows == 2 * times
+        assert house.site.standing.strand_state(Strand(house.dataset, "web-1")).removed_rows == 2 * times
         if not crashed:
             break

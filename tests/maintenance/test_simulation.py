@@ -11,7 +11,7 @@ import pytest
 from strandline.backfill import frame
 from strandline.backfill.check_known import Check
 from strandline.ingest.load import Guarded
-from strandline.lake.ports.purge import Asked, Purger
+from strandline.lake.ports.purge import PurgeAsked, Purger
 from strandline.maintenance import purge
 from strandline.maintenance.compaction import merge
 from strandline.maintenance.retention import prune
@@ -138,7 +138,7 @@ def test_a_purge_that_is_on_record_before_its_rows_go_is_found(monkeypatch: pyte
 class Idle:
     """A purger that deletes nothing."""
 
-    def delete(self, dataset: str, asked: Asked) -> None: ...
+    def delete(self, dataset: str, asked: PurgeAsked) -> None: ...
 
 
 def test_a_purge_that_takes_what_came_since_it_was_decided_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

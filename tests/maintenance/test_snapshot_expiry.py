@@ -5,13 +5,13 @@ from collections.abc import Set as AbstractSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.lake.ports.snapshots import KnownSnapshot
-from strandline.maintenance.snapshot_expiry import Doomed, choose_expired
+from strandline.maintenance.snapshot_expiry import SnapshotsToExpire, choose_expired
 
 HOUR_US = 3_600_000_000
 NOW = 1_000 * HOUR_US
-SETTINGS = Compaction(min_snapshots=2, max_snapshots=10, max_snapshot_age_h=24)
+SETTINGS = CompactionSection(min_snapshots=2, max_snapshots=10, max_snapshot_age_h=24)
 
 
 def published(count: int, *, first_id: int = 1, at: int = NOW - HOUR_US) -> list[KnownSnapshot]:
@@ -25,7 +25,7 @@ def chosen(
     *,
     open_numbers: AbstractSet[int] = frozenset(),
     oldest_open: int | None = None,
-) -> Doomed:
+) -> SnapshotsToExpire:
     return choose_expired(
         found,
         SETTINGS,
@@ -36,7 +36,7 @@ def chosen(
 
 
 def test_few_young_snapshots_stay() -> None:
-    assert chosen(published(10)) == Doomed((), ())
+    assert chosen(published(10)) == SnapshotsToExpire((), ())
 
 
 def test_too_many_go_oldest_first_and_some_more_so_that_not_every_flush_expires() -> None:
@@ -64,7 +64,7 @@ def test_nothing_newer_than_the_oldest_open_plan_goes() -> None:
     found = published(20, at=NOW - 30 * HOUR_US)
 
     assert chosen(found, open_numbers={99}, oldest_open=found[4].at).published == (1, 2, 3, 4)
-    assert chosen(found, open_numbers={99}, oldest_open=found[0].at) == Doomed((), ())
+    assert chosen(found, open_numbers={99}, oldest_open=found[0].at) == SnapshotsToExpire((), ())
 
 
 @given(

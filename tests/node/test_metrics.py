@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.config.config import FILE_NAME, Config, load_config
-from strandline.config.keys import Server, Spool
+from strandline.config.keys import ServerSection, SpoolSection
 from strandline.daemon.due_syncs import Ended
 from strandline.daemon.metrics_page import count, metrics_page
 from strandline.delivery.backoff import PACES_S
@@ -316,15 +316,15 @@ def test_how_long_senders_were_told_to_wait_is_counted_by_why(tmp_path: Path, co
 
     with receiving(
         tmp_path,
-        settings=Server(rate_bytes_per_s=10),
-        spool=Spool(max_bytes=1),
+        settings=ServerSection(rate_bytes_per_s=10),
+        spool=SpoolSection(max_bytes=1),
         clock=clock,
         metrics=page,
         datasets=(Dataset("logs"),),
     ) as here:
         assert asked_to_wait_s(here, 1) == 0
         full_s = asked_to_wait_s(here, 2)
-        here.site.spool = Spool()
+        here.site.spool = SpoolSection()
         paced_s = asked_to_wait_s(here, 2) + asked_to_wait_s(here, 2)
 
         found = parsed(asked(here)[1])

@@ -21,7 +21,7 @@ from strandline.lake.jobs.expire_snapshots import snapshots
 from strandline.lake.metadata.iceberg import TableMissing, UnstampedRows, WarehouseMoved, table_marks
 from strandline.node.node import Node
 from strandline.persist import kv_get, read
-from strandline.read.token import InvalidToken, Token
+from strandline.read.token import InvalidToken, ReadToken
 from strandline.rows.dataset import SchemaBreaking, Strand
 from strandline.rows.validate import BadRows
 from strandline.state.dataset_versions import DatasetUnknown
@@ -255,7 +255,7 @@ def test_until_is_held_to_what_is_visible(node: Node) -> None:  # L-READ-3
     node.flush("clamped")
     end = node.end("clamped", source="a")
     first = next(iter(node.scan("clamped", source="a", max_rows=1, until=end)))
-    later = Token(node.origin, "clamped", "a", 99).text()
+    later = ReadToken(node.origin, "clamped", "a", 99).text()
 
     assert [row["n"] for row in first.rows] == [1]
     scan = node.scan("clamped", source="a", until=later)
@@ -532,7 +532,7 @@ def test_rows_pending_in_a_backup_and_landed_since_do_not_land_again(fresh: Node
             (3, 3),
             (4, 4),
         ]
-        assert old.site.standing.tally(Strand("again", "a")).visible_through == 4
+        assert old.site.standing.strand_state(Strand("again", "a")).visible_through == 4
 
 
 def test_a_writer_compares_the_store_with_its_tables_too(fresh: Node, tmp_path: Path) -> None:  # F-7
@@ -558,7 +558,7 @@ def test_a_table_that_is_lost_is_not_made_anew(fresh: Node, tmp_path: Path) -> N
 
     with pytest.raises(TableMissing):
         fresh.flush("lost")
-    assert fresh.site.standing.tally(Strand("lost", "a")).pending_rows == 1
+    assert fresh.site.standing.strand_state(Strand("lost", "a")).pending_rows == 1
 
 
 def test_a_flush_of_many_sources_needs_one_open_file_a_task(node: Node) -> None:  # L-COST-5
@@ -596,7 +596,7 @@ def test_a_warehouse_that_moved_is_never_taken_for_an_empty_one(
             list(again.scan("moved", source="a", refresh="never"))
     with pytest.raises(WarehouseMoved):
         fresh.flush("moved")  # which was opened, and compared, before it moved
-    assert fresh.site.standing.tally(Strand("moved", "a")).pending_rows == 1
+    assert fresh.site.standing.strand_state(Strand("moved", "a")).pending_rows == 1
 
 
 def test_a_table_that_something_else_made_is_not_written_to(fresh: Node) -> None:  # L-SCH-12
@@ -608,7 +608,7 @@ def test_a_table_that_something_else_made_is_not_written_to(fresh: Node) -> None
 
     with pytest.raises(UsageError):
         fresh.flush("foreign_")
-    assert fresh.site.standing.tally(Strand("foreign_", "a")).pending_rows == 1
+    assert fresh.site.standing.strand_state(Strand("foreign_", "a")).pending_rows == 1
 
 
 # Housekeeping
@@ -663,6 +663,6 @@ def test_a_settle_hook_drops_rows_and_a_failing_one_is_passed_over(node: Node) -
     assert (second.rows, second.dropped) == (1, 0)
     assert second.settle_failure is not None
     assert [seq for _, seq, _, _ in stored(node, "settled")] == [2, 3, 4]
-    assert node.site.standing.tally(Strand("settled", "a")).visible_through == 4
+    assert node.site.standing.strand_state(Strand("settled", "a")).visible_through == 4
     committed = [event.data for event in read(node.site.b, "flush/settled") if event.type == "committed"]
     assert [each["dropped"] for each in committed] == [1, 0]

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.read.token import InvalidToken, Token, read_token
+from strandline.read.token import InvalidToken, ReadToken, read_token
 
-TOKEN = Token("origin", "logs", "web-1", 4711)
-ALL = Token("origin", "logs", None, 12)
+TOKEN = ReadToken("origin", "logs", "web-1", 4711)
+ALL = ReadToken("origin", "logs", None, 12)
 
 
 @given(st.text(), st.text(min_size=1).filter(lambda text: text != "*"), st.integers(0, 2**63))
 def test_a_token_comes_back_as_it_was(origin: str, source: str, at: int) -> None:
-    token = Token(origin, "logs", source, at)
+    token = ReadToken(origin, "logs", source, at)
 
     assert read_token(token.text(), origin=origin, dataset="logs", source=source) == token
 

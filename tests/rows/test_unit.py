@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.base.ranges import Range
-from strandline.rows.unit import Unit, read_unit, unit_headers
+from strandline.rows.unit import UnitHead, read_unit, unit_headers
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 UNITS = st.builds(
-    Unit,
+    UnitHead,
     origin=st.text("0123456789abcdef", min_size=32, max_size=32),
     epoch=st.integers(0, 10**17),
     dataset=st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,127}", fullmatch=True),
@@ -25,7 +25,7 @@ UNITS = st.builds(
 
 
 @given(unit=UNITS)
-def test_headers_give_back_the_unit_and_are_ascii(unit: Unit) -> None:  # L-FWD-3
+def test_headers_give_back_the_unit_and_are_ascii(unit: UnitHead) -> None:  # L-FWD-3
     headers = unit_headers(unit)
 
     assert all(value.isascii() and value.isprintable() for value in headers.values())
@@ -33,8 +33,10 @@ def test_headers_give_back_the_unit_and_are_ascii(unit: Unit) -> None:  # L-FWD-
 
 
 def test_the_id_of_a_unit_names_its_rows_and_nothing_else() -> None:  # L-FWD-4, F-14
-    unit = Unit("0f" * 16, 2, "logs", "a/b", Range(100, 200), 98, "0" * 64, "laptop", "centre", {})
-    other = Unit("0f" * 16, 2, "logs", "a/b", Range(100, 200), 1, "1" * 64, "moved", "other", {"n": "int"})
+    unit = UnitHead("0f" * 16, 2, "logs", "a/b", Range(100, 200), 98, "0" * 64, "laptop", "centre", {})
+    other = UnitHead(
+        "0f" * 16, 2, "logs", "a/b", Range(100, 200), 1, "1" * 64, "moved", "other", {"n": "int"}
+    )
 
     named = b"\0".join([b"0f" * 16, b"2", b"logs", b"a/b", b"100", b"200"])
     assert unit.id == other.id == sha256(named).hexdigest()[:32]

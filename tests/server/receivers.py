@@ -16,10 +16,10 @@ import orjson
 
 from strandline.base.clock import Clock
 from strandline.base.ranges import Range
-from strandline.config.keys import Server, Spool
+from strandline.config.keys import ServerSection, SpoolSection
 from strandline.persist import AtomicBackend, open_store
 from strandline.rows.dataset import Dataset
-from strandline.rows.unit import INGEST, MIME, RANGES, Unit, unit_headers
+from strandline.rows.unit import INGEST, MIME, RANGES, UnitHead, unit_headers
 from strandline.server.bearer_tokens import Gate, new_token
 from strandline.server.receiver import Receiver
 from strandline.server.serve import GRACE_S, _Server, listen, server_config, url_of
@@ -45,7 +45,7 @@ class Sender:
     token: str
     site: Site
     app: Receiver
-    sent: list[Unit] = field(default_factory=list)
+    sent: list[UnitHead] = field(default_factory=list)
 
     def send(
         self,
@@ -65,7 +65,7 @@ class Sender:
         made = self.headers_of(unit, headers)
         return self.ask("POST", f"{INGEST}/{signal or unit.dataset}", plain if body is None else body, made)
 
-    def headers_of(self, unit: Unit, others: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    def headers_of(self, unit: UnitHead, others: Mapping[str, str | None] | None = None) -> dict[str, str]:
         made = {
             **unit_headers(unit),
             "Authorization": f"Bearer {self.token}",
@@ -115,8 +115,8 @@ def ndjson(rows: Sequence[Any]) -> bytes:
     return b"".join(each if isinstance(each, bytes) else orjson.dumps(each) + b"\n" for each in rows)
 
 
-def unit_of(body: bytes, lo: int, hi: int, rows: int) -> Unit:
-    return Unit(
+def unit_of(body: bytes, lo: int, hi: int, rows: int) -> UnitHead:
+    return UnitHead(
         ORIGIN, 0, "logs", "web-1", Range(lo, hi), rows, sha256(body).hexdigest(), "laptop", "centre", {}
     )
 
@@ -126,9 +126,9 @@ def receiving(
     folder: Path,
     *,
     b: AtomicBackend | None = None,
-    settings: Server | None = None,
+    settings: ServerSection | None = None,
     clock: Clock | None = None,
-    spool: Spool | None = None,
+    spool: SpoolSection | None = None,
     datasets: Sequence[Dataset] = (Dataset("logs"), Dataset("orders")),
     is_strict: bool = True,
     configured: Sequence[str] = (),
@@ -137,7 +137,7 @@ def receiving(
     opened = b or open_store(folder / "strandline.db")
     site = make_site(opened, folder / "content", spool=spool, datasets=datasets, is_strict=is_strict)
     site.clock = clock or StillClock()
-    app = Receiver(site, Gate(opened, configured), settings or Server(), **options)
+    app = Receiver(site, Gate(opened, configured), settings or ServerSection(), **options)
     _, token = new_token(opened, "test", at=0)
     listening = listen("127.0.0.1", 0)
     server = PromptServer(server_config(app))

@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from strandline.config.keys import Server
+from strandline.config.keys import ServerSection
 from strandline.ingest.quarantine import entries
 from strandline.rows.dataset import Column, Dataset
 from strandline.server.bearer_tokens import new_token
@@ -86,7 +86,7 @@ def test_a_body_may_be_packed(here: Sender) -> None:  # L-SRV-6
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked_whole(tmp_path: Path) -> None:  # L-SRV-6
-    with receiving(tmp_path, settings=Server(max_body_bytes=10_000)) as here:
+    with receiving(tmp_path, settings=ServerSection(max_body_bytes=10_000)) as here:
         bomb = gzip.compress(b"[" + b'{"n":1},' * 1_000_000 + b'{"n":1}]')
         answer = post(here, bomb, Content_Encoding="gzip")
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from strandline.config.keys import Server, Spool
+from strandline.config.keys import ServerSection, SpoolSection
 from strandline.ingest.append import append
 from strandline.persist import read
 from strandline.rows.dataset import Column, Dataset, Strand
@@ -79,7 +79,7 @@ def test_an_event_without_an_origin_is_read_as_ever() -> None:  # L-SRV-8
 
 
 def test_sources_come_as_they_are_where_the_server_keeps_them(tmp_path: Path) -> None:  # L-SRV-8
-    with receiving(tmp_path, settings=Server(keep_source=True)) as here:
+    with receiving(tmp_path, settings=ServerSection(keep_source=True)) as here:
         here.send(ROWS_OF, source="a/b")
 
         assert stored(here, source="a/b") == ROWS_OF
@@ -613,7 +613,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, encoding: 
     zeros = b"\0" * 200 * limit
     bomb = zlib.compress(zeros, 9, 31) if encoding == "gzip" else packed(zeros, "zstd")
     assert len(bomb) < limit
-    with receiving(tmp_path, settings=Server(max_body_bytes=limit)) as here:
+    with receiving(tmp_path, settings=ServerSection(max_body_bytes=limit)) as here:
         answer = here.send(ROWS_OF, body=bomb, headers={"Content-Encoding": encoding})
 
         assert (answer.status, answer.body["error"], answer.body["limit"]) == (413, "body_too_large", limit)
@@ -632,7 +632,7 @@ def test_a_body_over_the_limit_is_refused_and_its_repeat_is_not(tmp_path: Path) 
     rows = [{"text": "x" * 300}] * 3
     with receiving(tmp_path) as here:
         here.send(rows)
-    with receiving(tmp_path, settings=Server(max_body_bytes=500)) as here:
+    with receiving(tmp_path, settings=ServerSection(max_body_bytes=500)) as here:
         declared = here.send(rows, lo=3)
         chunked = here.send(rows, lo=3, body=iter([ndjson(rows)]))  # type: ignore[arg-type]  # sent in chunks
 
@@ -778,7 +778,7 @@ def test_a_schema_of_thousands_of_columns_fits_the_head(here: Sender) -> None:  
 def test_a_full_spool_takes_nothing_more_but_knows_repeats(
     tmp_path: Path,
 ) -> None:  # L-SPOOL-12, L-SRV-4, L-SRV-6
-    with receiving(tmp_path, spool=Spool(max_bytes=1)) as here:
+    with receiving(tmp_path, spool=SpoolSection(max_bytes=1)) as here:
         assert here.send(ROWS_OF).status == 202
 
         answer = here.send(ROWS_OF, lo=3)
@@ -792,7 +792,7 @@ def test_a_full_spool_takes_nothing_more_but_knows_repeats(
 
 def test_a_token_that_sends_too_much_waits_and_its_repeats_do_not(tmp_path: Path) -> None:  # L-SRV-4, L-SRV-6
     clock = StillClock()
-    with receiving(tmp_path, settings=Server(rate_bytes_per_s=10), clock=clock) as here:
+    with receiving(tmp_path, settings=ServerSection(rate_bytes_per_s=10), clock=clock) as here:
         assert here.send(ROWS_OF).status == 202  # 24 bytes
 
         answer = here.send(ROWS_OF, lo=3)
@@ -808,7 +808,7 @@ def test_a_token_that_sends_too_much_waits_and_its_repeats_do_not(tmp_path: Path
 
 
 def test_bodies_beyond_what_memory_is_for_are_not_held(tmp_path: Path) -> None:
-    with receiving(tmp_path, settings=Server(max_body_bytes=1000)) as here:
+    with receiving(tmp_path, settings=ServerSection(max_body_bytes=1000)) as here:
         waiting = [connected(here) for _ in range(4)]
         for n, each in enumerate(waiting):
             each.sendall(request_head(here, b"", length=999, lo=1000 + n) + b"x" * 998)

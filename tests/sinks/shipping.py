@@ -12,7 +12,7 @@ from strandline.base.ranges import Range
 from strandline.rows.dataset import Column, Dataset
 from strandline.rows.validate import arrow_schema
 from strandline.sinks.sink import Limits, Shipment, Sink
-from strandline.sinks.unit_runner import Part, Told, deliver
+from strandline.sinks.unit_runner import IntentPart, Told, deliver
 
 DATASET: Final = Dataset(
     "logs",
@@ -74,13 +74,15 @@ def part(
     chain_hi: int | None = None,
     epoch: int = 0,
     ranges: Sequence[Range] | None = None,
-) -> Part:
+) -> IntentPart:
     asked = tuple(ranges) if ranges is not None else (Range(since, until),)
-    return Part(intent, epoch, source, since, until, since if chain_hi is None else chain_hi, asked, limits)
+    return IntentPart(
+        intent, epoch, source, since, until, since if chain_hi is None else chain_hi, asked, limits
+    )
 
 
 def ship(
-    sink: Sink, asked: Part, seqs: Sequence[int], *, dataset: Dataset = DATASET, **options: Any
+    sink: Sink, asked: IntentPart, seqs: Sequence[int], *, dataset: Dataset = DATASET, **options: Any
 ) -> list[Told]:
     """Deliver the rows of one strand that are there."""
     shipment = replace(SHIPMENT, dataset=dataset)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strandline.base.ranges import Range
 from strandline.sinks.sink import Delivery, Limits, Outcome, Sink, Status, Unit
-from strandline.sinks.unit_runner import Part, Told, deliver
+from strandline.sinks.unit_runner import IntentPart, Told, deliver
 from tests.sinks.shipping import SHIPMENT, batch, part
 
 ALL_STATUSES: tuple[Status, ...] = (
@@ -80,7 +80,7 @@ class TinySink(Sink):
         yield from says
 
 
-def host(sink: TinySink, parts: Iterable[Part], batches: Iterable[pa.RecordBatch]) -> list[Told]:
+def host(sink: TinySink, parts: Iterable[IntentPart], batches: Iterable[pa.RecordBatch]) -> list[Told]:
     return list(deliver(sink, SHIPMENT, {each.source: each for each in parts}, batches))
 
 

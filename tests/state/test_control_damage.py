@@ -95,7 +95,7 @@ def test_a_damaged_marker_neither_repeats_nor_refuses_a_request(tmp_path: Any, s
     with pytest.raises(ControlUnreadable, match="the key 'request/logs/r' cannot be read"):
         append(site, "logs", [{"n": 1}], source="a", request_id="r")
 
-    assert site.standing.tally(Strand("logs", "a")).pending_rows == 1
+    assert site.standing.strand_state(Strand("logs", "a")).pending_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_kept_snapshot_that_is_damaged_is_made_anew_from_the_events(
         standing.catch_up()
 
     waiting = standing.pending("logs")
-    assert {source: tally.pending_rows for source, tally in waiting.items()} == {"a": 2, "b": 1}
+    assert {source: strand_state.pending_rows for source, strand_state in waiting.items()} == {"a": 2, "b": 1}
     assert standing.datasets() == ["logs"]
     assert standing.pending_bytes() > 0
 
@@ -174,4 +174,4 @@ def test_a_kept_snapshot_that_is_whole_is_taken_without_a_word(tmp_path: Any) ->
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Standing(b).tally(Strand("logs", "a")).pending_rows == 2
+        assert Standing(b).strand_state(Strand("logs", "a")).pending_rows == 2

@@ -25,8 +25,8 @@ from strandline.storage import segment as segments
 from strandline.storage.objects import MemoryObjects
 from strandline.storage.segment import (
     MISSING,
-    Run,
     Segment,
+    SegmentRun,
     SegmentUnreadable,
     open_segment,
     read_segment,
@@ -58,7 +58,7 @@ def test_rows_come_back_by_their_runs(content: ContentStore) -> None:  # L-SPOOL
     made = write_segment(content, found.dataset, found.table, "one")
 
     assert made.rows == 3
-    assert made.runs == (Run("b", 0, 2), Run("a", 2, 1))
+    assert made.runs == (SegmentRun("b", 0, 2), SegmentRun("a", 2, 1))
     assert segment_fault(content, made.ref, 3) is None
     schema = arrow_schema(found.dataset)
     assert read(content, made.ref, 0, 3, schema).equals(found.table)

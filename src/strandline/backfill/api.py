@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from strandline.backfill import run_history
-from strandline.backfill.result import BackfillResult, Tally
+from strandline.backfill.result import BackfillCounts, BackfillResult
 from strandline.backfill.run import Order, Tell, run
 from strandline.backfill.run_history import Due, Why
 from strandline.config.config import Config
@@ -168,7 +168,9 @@ class Backfills:
         except LeaseHeld:
             return  # another lands these rows right now
 
-    def write_frame(self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool) -> Tally:
+    def write_frame(
+        self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool
+    ) -> BackfillCounts:
         from strandline.backfill.frame import write_frame
 
         host = self._host

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from strandline.backfill.row_locations import Place, Strands, runs_of, seqs_of
+from strandline.backfill.row_locations import RowLocation, Strands, runs_of, seqs_of
 from strandline.base.failpoint import reach
 from strandline.errors import StrandlineError, UnavailableError
 from strandline.lake.ports.lookup import Lookup, RowKey, SpoolAnswer, SpooledRun
@@ -64,7 +64,7 @@ class Check:
             self._look_in_table(None)
         reach("backfill.committed")
 
-    def _look_at(self, gained: Sequence[Place]) -> None:
+    def _look_at(self, gained: Sequence[RowLocation]) -> None:
         vanished = self._look_in_spool([place for place in gained if place.run is not None])
         reach("backfill.spooled")
         landed = [place for place in gained if place.run is None]
@@ -78,7 +78,7 @@ class Check:
 
     # Lookups
 
-    def _look_in_spool(self, places: Sequence[Place]) -> list[Place]:
+    def _look_in_spool(self, places: Sequence[RowLocation]) -> list[RowLocation]:
         """Those whose segment is gone and that have landed since come back: the table has them."""
         runs = runs_of(places)
         if not runs or not self.asked:
@@ -108,7 +108,7 @@ class Check:
             return answer
         return SpoolAnswer(answer.known | more.known, {**answer.faults, **more.faults}, more.unread)
 
-    def _look_in_table(self, places: Iterable[Place] | None) -> None:
+    def _look_in_table(self, places: Iterable[RowLocation] | None) -> None:
         """In all of it, or where the places say."""
         if not self.asked:
             return

@@ -49,7 +49,7 @@ class ItemChanged(UsageError):
         self.item, self.dataset = item, dataset
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ChunkMark(msgspec.Struct, frozen=True):
     """A chunk that is written."""
 
     rows: int
@@ -65,14 +65,14 @@ class FrameMark(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChunkPart:
     """A chunk of an item that is not written yet, and the mark that stood in its place."""
 
     item: Item
     key: str
     rows: Chunk
     bytes: int
-    mark: Mark
+    mark: ChunkMark
     before: Any
 
     @property
@@ -126,7 +126,7 @@ def rows_whole(site: Site, instance: str, item: Item) -> int | None:
     raise ItemChanged(item.id, item.dataset, "was written whole and comes in chunks now")
 
 
-def parts(b: AtomicBackend, instance: str, item: Item, chunks: Iterable[Chunk]) -> Iterator[Part | int]:
+def parts(b: AtomicBackend, instance: str, item: Item, chunks: Iterable[Chunk]) -> Iterator[ChunkPart | int]:
     """The chunks of an item that are not written yet; an integer is so many rows of one that is."""
     stream = _Stream(chunks)
     ordinal = 0
@@ -138,17 +138,17 @@ def parts(b: AtomicBackend, instance: str, item: Item, chunks: Iterable[Chunk]) 
         if rows is None:
             return
         digest, size = measured(rows)
-        mark = Mark(count(rows), digest)
+        mark = ChunkMark(count(rows), digest)
         if mark == kept:
             yield mark.rows
         else:
-            yield Part(item, key, rows, size, mark, before)
+            yield ChunkPart(item, key, rows, size, mark, before)
         ordinal += 1
 
 
-def _mark(key: str, value: Any) -> Mark:
+def _mark(key: str, value: Any) -> ChunkMark:
     with readable(key, None):
-        return msgspec.convert(value, Mark)
+        return msgspec.convert(value, ChunkMark)
 
 
 def count(rows: Chunk) -> int:

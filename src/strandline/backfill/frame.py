@@ -17,8 +17,8 @@ import msgspec
 
 from strandline.backfill.check_known import is_restamped, tried, tried_segments
 from strandline.backfill.chunk import FrameMark, ItemChanged, frame_key, frame_mark, refuse_cut
-from strandline.backfill.result import Tally
-from strandline.backfill.row_locations import Place, Strands, runs_of, seqs_of
+from strandline.backfill.result import BackfillCounts
+from strandline.backfill.row_locations import RowLocation, Strands, runs_of, seqs_of
 from strandline.backfill.write import TRIES, Overtaken, WrittenElsewhere
 from strandline.base.failpoint import reach
 from strandline.ingest.load import Guard, Guarded, LoadResult, LoadTables, load, settled_load
@@ -33,7 +33,7 @@ from strandline.state.landing import FixedInput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from strandline.lake.jobs.lookup_frame import Counts, FrameLookup, Unknown
+    from strandline.lake.jobs.lookup_frame import FrameLookup, LookupCounts, Unknown
 
 
 class _Met(Exception):
@@ -49,7 +49,7 @@ def write_frame(
     df: "DataFrame",
     *,
     is_dry: bool,
-) -> Tally:
+) -> BackfillCounts:
     """Land the rows of `df` that are not there yet. Raises ItemChanged; Overtaken after TRIES."""
     key = frame_key(instance, item)
     if not is_dry:
@@ -61,7 +61,7 @@ def write_frame(
         refuse_cut(site.b, instance, item)
     version = item.version or lookup.version(dataset, df)
     if kept is not None and kept.version == version:
-        return Tally(chunk_known=kept.rows)
+        return BackfillCounts(chunk_known=kept.rows)
     frame = _Frame(site, tables, lookup, dataset, item, df, key, version, before)
     if not has_identity(dataset):
         if kept is not None:
@@ -99,17 +99,17 @@ class _Frame:
     request: str = ""  # of the load that is under way
     tries: int = 0
     looked: int = 0  # the last flush that was whole in the table before it was looked at
-    pending: list[Place] = field(default_factory=list)  # what was spooled at the look
+    pending: list[RowLocation] = field(default_factory=list)  # what was spooled at the look
     events: dict[str, int] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     mark: list[Put] = field(
         default_factory=list
     )  # filled when the rows are counted, before they are reserved
 
-    def write_all(self, *, is_dry: bool) -> Tally:
+    def write_all(self, *, is_dry: bool) -> BackfillCounts:
         """Rows without identity: nothing is left out."""
         if is_dry:
-            return Tally(written=self.df.count())
+            return BackfillCounts(written=self.df.count())
 
         def guard(fixed: FixedInput) -> Guarded:
             if self._is_reserved():
@@ -117,15 +117,15 @@ class _Frame:
             self._count(sum(fixed.rows.values()), self.request)
             return Guarded([self._mark_expected])
 
-        return Tally(written=self._load(self.df, guard).rows)
+        return BackfillCounts(written=self._load(self.df, guard).rows)
 
-    def write_unknown(self, *, is_dry: bool) -> Tally:
+    def write_unknown(self, *, is_dry: bool) -> BackfillCounts:
         while self.tries < TRIES:
             self.tries += 1
             unknown = self._look()
             if is_dry:
                 left = unknown.rows.count()
-                return self._tally(left, unknown.counts(left))
+                return self._strand_state(left, unknown.counts(left))
             try:
                 result = self._load(unknown.rows, partial(self._guard, unknown=unknown))
             except _Met:
@@ -134,7 +134,7 @@ class _Frame:
             if not result.number:  # nothing was left to load: the mark alone is to be written
                 self._count(counts.asked, request="")
                 self.site.b.commit([self._mark_expected], self.mark)
-            found = self._tally(result.rows, counts)
+            found = self._strand_state(result.rows, counts)
             found.committed += result.duplicates
             return found
         raise Overtaken(self.dataset.name, self.tries)
@@ -144,7 +144,9 @@ class _Frame:
         now is in it."""
         self.looked = self.site.standing.numbers(self.dataset.name).visible
         sources = (
-            [self.item.source] if self.item.source else list(self.site.standing.tallies(self.dataset.name))
+            [self.item.source]
+            if self.item.source
+            else list(self.site.standing.strand_states(self.dataset.name))
         )
         self.events, self.doubts = self._strands.events(sources), []
         reach("backfill.ledgers")
@@ -152,8 +154,8 @@ class _Frame:
         runs, _ = self._valid(self.pending)  # what has landed is in the table, which comes next
         reach("backfill.spooled")
         has_table = self.site.standing.numbers(self.dataset.name).last > 0
-        tallies = self.site.standing.tallies(self.dataset.name)
-        seqs = sum(each.hi - each.removed_rows for source, each in tallies.items() if source in sources)
+        strand_states = self.site.standing.strand_states(self.dataset.name)
+        seqs = sum(each.hi - each.removed_rows for source, each in strand_states.items() if source in sources)
         return self.lookup.unknown_rows(
             self.dataset,
             self.df,
@@ -190,7 +192,7 @@ class _Frame:
             raise WrittenElsewhere(self.item.id)
         return False
 
-    def _swept(self) -> list[Place]:
+    def _swept(self) -> list[RowLocation]:
         """What was spooled at the look, and whose segment may have gone before the rows were computed: it has
         landed, and the table was looked at before."""
         pending, self.pending, gone = self.pending, [], []
@@ -202,7 +204,7 @@ class _Frame:
                 self.pending.append(place)
         return gone
 
-    def _refuse_met(self, fixed: FixedInput, gained: Sequence[Place]) -> None:
+    def _refuse_met(self, fixed: FixedInput, gained: Sequence[RowLocation]) -> None:
         runs, vanished = self._valid([place for place in gained if place.run is not None])
         landed = seqs_of([*(place for place in gained if place.run is None), *vanished])
         is_met, failure = tried(self.site, lambda: self.lookup.meets(self.dataset, fixed, runs, landed))
@@ -211,7 +213,7 @@ class _Frame:
         if is_met:
             raise _Met
 
-    def _valid(self, places: Sequence[Place]) -> tuple[list[SpooledRun], list[Place]]:
+    def _valid(self, places: Sequence[RowLocation]) -> tuple[list[SpooledRun], list[RowLocation]]:
         """Those that flush would land, and those whose segment is gone since they landed; others are told."""
         runs = runs_of(places)
         answer, failure = tried_segments(self.site, lambda: self.lookup.faults(self.dataset, runs))
@@ -245,8 +247,8 @@ class _Frame:
     def _count(self, rows: int, request: str) -> None:
         self.mark[:] = [_mark(self.key, FrameMark(self.version, rows, request))]
 
-    def _tally(self, written: int, counts: "Counts") -> Tally:
-        found = Tally(
+    def _strand_state(self, written: int, counts: "LookupCounts") -> BackfillCounts:
+        found = BackfillCounts(
             written=written, committed=counts.committed, spooled=counts.spooled, in_chunk=counts.repeated
         )
         found.doubt(self.doubts)

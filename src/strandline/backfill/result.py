@@ -18,7 +18,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class Tally:
+class BackfillCounts:
     """Counts of rows, but for items, waiting (items) and doubts (lookups that did not answer in full)."""
 
     items: int = 0
@@ -50,7 +50,7 @@ class BackfillResult:
     """Per provider. `error` says why nothing, or nothing more, could be looked at."""
 
     provider: str
-    tally: Tally
+    tally: BackfillCounts
     is_dry: bool = False
     error: Failure | None = None
 

@@ -11,13 +11,13 @@ from strandline.rows.dataset import Strand
 from strandline.state.context import Site
 from strandline.state.pending_rows import pending
 from strandline.state.strand_entries import Entry, Landed, Raised, Spooled, entry_of
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 
 _PAGE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLocation:
     """Rows that a ledger names: of a segment, or (no run) somewhere in the table."""
 
     source: str
@@ -39,14 +39,14 @@ class Strands:
     def expected(self, events: Mapping[str, int]) -> list[ExpectSeq]:
         return [ExpectSeq(self._ledger(source), event) for source, event in events.items()]
 
-    def pending(self, source: str) -> Iterator[Place]:
+    def pending(self, source: str) -> Iterator[RowLocation]:
         """What is spooled and has not landed."""
-        tally = self._tally(source)
-        if tally.pending_rows:
-            for each in pending(self.site.b, Strand(self.dataset, source), tally):
+        strand_state = self._strand_state(source)
+        if strand_state.pending_rows:
+            for each in pending(self.site.b, Strand(self.dataset, source), strand_state):
                 yield _spooled(source, each.entry, Range(each.lo, each.hi))
 
-    def gained(self, before: Mapping[str, int], now: Mapping[str, int]) -> list[Place]:
+    def gained(self, before: Mapping[str, int], now: Mapping[str, int]) -> list[RowLocation]:
         """What came since: rows newly spooled, wherever they are by now, and loads newly landed."""
         return [
             place
@@ -55,37 +55,37 @@ class Strands:
             for place in self._places(source, entry)
         ]
 
-    def has_landed(self, place: Place) -> bool:
-        return self._tally(place.source).settled.covers(place.seqs)
+    def has_landed(self, place: RowLocation) -> bool:
+        return self._strand_state(place.source).settled.covers(place.seqs)
 
     def _ledger(self, source: str) -> str:
         return Strand(self.dataset, source).ledger
 
-    def _tally(self, source: str) -> Tally:
-        return self.site.standing.tally(Strand(self.dataset, source))
+    def _strand_state(self, source: str) -> StrandState:
+        return self.site.standing.strand_state(Strand(self.dataset, source))
 
     def _entries(self, source: str, after: int, until: int) -> Iterator[Entry]:
         for first in range(after + 1, until + 1, _PAGE):
             last = min(first + _PAGE - 1, until)
             yield from map(entry_of, self.site.b.read_range(self._ledger(source), first, last, limit=_PAGE))
 
-    def _places(self, source: str, entry: Entry) -> Iterator[Place]:
+    def _places(self, source: str, entry: Entry) -> Iterator[RowLocation]:
         """Rows that a flush landed came in with an entry of their own."""
         if isinstance(entry, Landed | Raised):
-            yield Place(source, Range(entry.lo, entry.hi))
+            yield RowLocation(source, Range(entry.lo, entry.hi))
         elif isinstance(entry, Spooled):
             whole = Range(entry.lo, entry.hi)
-            holes = list(self._tally(source).settled.holes(whole))
+            holes = list(self._strand_state(source).settled.holes(whole))
             yield from (_spooled(source, entry, hole) for hole in holes)
             if holes != [whole]:
-                yield Place(source, whole)
+                yield RowLocation(source, whole)
 
 
-def runs_of(places: Iterable[Place]) -> list[SpooledRun]:
+def runs_of(places: Iterable[RowLocation]) -> list[SpooledRun]:
     return [place.run for place in places if place.run is not None]
 
 
-def seqs_of(places: Iterable[Place]) -> dict[str, Sequence[Range]]:
+def seqs_of(places: Iterable[RowLocation]) -> dict[str, Sequence[Range]]:
     """By source."""
     found: dict[str, list[Range]] = {}
     for place in places:
@@ -93,6 +93,6 @@ def seqs_of(places: Iterable[Place]) -> dict[str, Sequence[Range]]:
     return {**found}
 
 
-def _spooled(source: str, entry: Spooled, seqs: Range) -> Place:
+def _spooled(source: str, entry: Spooled, seqs: Range) -> RowLocation:
     first = entry.first_row + seqs.lo - entry.lo
-    return Place(source, seqs, SpooledRun(source, entry.segment, entry.of, first, seqs.hi - seqs.lo))
+    return RowLocation(source, seqs, SpooledRun(source, entry.segment, entry.of, first, seqs.hi - seqs.lo))

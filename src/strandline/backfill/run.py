@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from strandline.backfill.chunk import Part, parts, rows_whole
-from strandline.backfill.result import BackfillResult, Failure, Tally
+from strandline.backfill.chunk import ChunkPart, parts, rows_whole
+from strandline.backfill.result import BackfillCounts, BackfillResult, Failure
 from strandline.backfill.write import Bundle, Overtaken, write_bundle
 from strandline.errors import OutcomeUnknown, StrandlineError, UsageError
 from strandline.flush.flush import due
@@ -30,7 +30,9 @@ class Means(Protocol):
     def land(self, dataset: str) -> None:
         """Flush what is pending of a dataset. Where another does right now, that is as good."""
 
-    def write_frame(self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool) -> Tally:
+    def write_frame(
+        self, instance: str, provider: FrameProvider, item: Item, *, is_dry: bool
+    ) -> BackfillCounts:
         """Land the rows of a frame that are not there yet."""
 
 
@@ -45,7 +47,7 @@ class Order:
     only: str | None = None  # a dataset
 
 
-Tell = Callable[[str, Tally], None]  # the item that is under way, and how far the run is
+Tell = Callable[[str, BackfillCounts], None]  # the item that is under way, and how far the run is
 
 
 def run(
@@ -63,7 +65,7 @@ class _Run:
     provider: Provider
     order: Order
     tell: Tell
-    tally: Tally = field(default_factory=Tally)
+    tally: BackfillCounts = field(default_factory=BackfillCounts)
     bundle: Bundle = field(default_factory=Bundle)
     put_off: dict[tuple[str, str], Item] = field(default_factory=dict)
     stopped: set[tuple[str, str]] = field(default_factory=set)
@@ -140,7 +142,7 @@ class _Run:
 
     # Bundles
 
-    def _add(self, part: Part) -> None:
+    def _add(self, part: ChunkPart) -> None:
         if not self.bundle.takes(part):
             self._write()
         self.bundle.add(part)
@@ -160,7 +162,7 @@ class _Run:
         except StrandlineError as error:
             self._fail(items, error)
 
-    def _written(self, bundle: Bundle) -> Tally:
+    def _written(self, bundle: Bundle) -> BackfillCounts:
         is_dry, dataset = self.order.is_dry, bundle.parts[0].item.dataset
         lookup = self.means.lookup
         try:
@@ -181,7 +183,7 @@ class _Run:
 
     # Counts
 
-    def _count(self, found: Tally) -> None:
+    def _count(self, found: BackfillCounts) -> None:
         tally = self.tally
         tally.written += found.written
         tally.committed += found.committed

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandline.backfill.check_known import Check, tried
-from strandline.backfill.chunk import BUNDLE_BYTES, BUNDLE_ROWS, Part, can_join, count, joined
-from strandline.backfill.result import Tally
+from strandline.backfill.chunk import BUNDLE_BYTES, BUNDLE_ROWS, ChunkPart, can_join, count, joined
+from strandline.backfill.result import BackfillCounts
 from strandline.base.failpoint import reach
 from strandline.errors import UnavailableError
 from strandline.ingest.append import ExpectationUnmet, append
@@ -54,10 +54,10 @@ class Bundle:
     for one as for many."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[ChunkPart] = []
         self.rows = self.bytes = 0
 
-    def takes(self, part: Part) -> bool:
+    def takes(self, part: ChunkPart) -> bool:
         if not self.parts:
             return True
         last = self.parts[-1]
@@ -65,7 +65,7 @@ class Bundle:
         has_room = self.rows < BUNDLE_ROWS and self.bytes < BUNDLE_BYTES
         return is_alike and has_room and can_join(last.rows, part.rows)
 
-    def add(self, part: Part) -> None:
+    def add(self, part: ChunkPart) -> None:
         self.parts.append(part)
         self.rows += part.mark.rows
         self.bytes += part.bytes
@@ -79,7 +79,7 @@ class Bundle:
         return [part.expected for part in self.parts], [part.write for part in self.parts]
 
 
-def write_bundle(site: Site, lookup: Callable[[], Lookup], bundle: Bundle, *, is_dry: bool) -> Tally:
+def write_bundle(site: Site, lookup: Callable[[], Lookup], bundle: Bundle, *, is_dry: bool) -> BackfillCounts:
     """Leave out what is known, append the rest; `is_dry` only counts. Raises Overtaken after TRIES. The
     lookup is asked for where a row may be known at all."""
     first, given = bundle.parts[0].item, joined([part.rows for part in bundle.parts])
@@ -160,9 +160,9 @@ def _check(
     return Check(site, lookup(), judged.dataset, sources, asked)
 
 
-def _sorted_out(keys: Sequence[RowKey | None], check: Check | None) -> tuple[list[int], Tally]:
+def _sorted_out(keys: Sequence[RowKey | None], check: Check | None) -> tuple[list[int], BackfillCounts]:
     """The rows that are written, by their place in the judged table, and why others are not."""
-    found, kept = Tally(), []
+    found, kept = BackfillCounts(), []
     seen: set[RowKey] = set()
     for row, key in enumerate(keys):
         if key is None or check is None:

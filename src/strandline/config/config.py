@@ -36,19 +36,19 @@ from strandline.config.home import FILE_NAME, HomeExists, HomeNotFound, find_hom
 from strandline.config.keys import (
     SECTIONS,
     VERSION,
-    Compaction,
-    Content,
-    Flush,
-    Lake,
-    Node,
-    Observe,
-    Policy,
-    Retention,
+    CompactionSection,
+    ContentSection,
+    FlushSection,
+    LakeSection,
+    NodeSection,
+    ObserveSection,
+    PolicySection,
+    RetentionSection,
     RetentionTable,
-    Server,
-    Spark,
-    Spool,
-    Store,
+    ServerSection,
+    SparkSection,
+    SpoolSection,
+    StoreSection,
 )
 from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.config.sinks import SinkConfig, SinkNotConfigured, read_sinks
@@ -99,18 +99,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """What a node is told. Secrets are in it by name only; places are absolute."""
 
     home: Path
-    node: Node = field(default_factory=Node)
-    store: Store = field(default_factory=Store)
-    content: Content = field(default_factory=Content)
-    lake: Lake = field(default_factory=Lake)
-    spark: Spark = field(default_factory=Spark)
-    spool: Spool = field(default_factory=Spool)
-    flush: Flush = field(default_factory=Flush)
-    retention: Retention = field(default_factory=Retention)
-    compaction: Compaction = field(default_factory=Compaction)
-    policy: Policy = field(default_factory=Policy)
-    server: Server = field(default_factory=Server)
-    observe: Observe = field(default_factory=Observe)
+    node: NodeSection = field(default_factory=NodeSection)
+    store: StoreSection = field(default_factory=StoreSection)
+    content: ContentSection = field(default_factory=ContentSection)
+    lake: LakeSection = field(default_factory=LakeSection)
+    spark: SparkSection = field(default_factory=SparkSection)
+    spool: SpoolSection = field(default_factory=SpoolSection)
+    flush: FlushSection = field(default_factory=FlushSection)
+    retention: RetentionSection = field(default_factory=RetentionSection)
+    compaction: CompactionSection = field(default_factory=CompactionSection)
+    policy: PolicySection = field(default_factory=PolicySection)
+    server: ServerSection = field(default_factory=ServerSection)
+    observe: ObserveSection = field(default_factory=ObserveSection)
     sinks: Mapping[str, SinkConfig] = {}
     backfill: Mapping[str, ProviderConfig] = {}
     warnings: tuple[str, ...] = ()  # what is odd in the file and no fault
@@ -282,7 +282,7 @@ def _apart(datasets: Mapping[str, Declared]) -> dict[str, Any]:
     }
 
 
-def _with_retention_tables(retention: Retention, faults: Faults) -> Retention:
+def _with_retention_tables(retention: RetentionSection, faults: Faults) -> RetentionSection:
     read = {
         name: read_struct(RetentionTable, table, ("retention", "datasets", name), faults)
         for name, table in retention.datasets.items()
@@ -294,7 +294,7 @@ def _with_retention_tables(retention: Retention, faults: Faults) -> Retention:
 
 
 def _check_retention(
-    retention: Retention,
+    retention: RetentionSection,
     datasets: set[str],
     sinks: Mapping[str, SinkConfig],
     *,

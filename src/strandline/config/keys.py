@@ -35,7 +35,7 @@ Days = Annotated[float, Meta(ge=0, le=1e5)]
 Conf = dict[str, Scalar]
 
 
-class Node(Section, frozen=True):
+class NodeSection(Section, frozen=True):
     """[node]: who this is."""
 
     name: Annotated[
@@ -53,7 +53,7 @@ class Node(Section, frozen=True):
     ] = None
 
 
-class Store(Section, frozen=True):
+class StoreSection(Section, frozen=True):
     """[store]: the control store."""
 
     url: Annotated[Text, about("a SQLite file, or postgresql://user@host/database")] = DEFAULT_STORE
@@ -70,7 +70,7 @@ class Store(Section, frozen=True):
     ] = 30
 
 
-class Content(Section, frozen=True):
+class ContentSection(Section, frozen=True):
     """[content]: the content store, which holds segments."""
 
     url: Annotated[Text, about("a folder, or a bucket: s3://…, gs://…, az://…")] = "content"
@@ -80,7 +80,7 @@ class Content(Section, frozen=True):
     )
 
 
-class Lake(Section, frozen=True):
+class LakeSection(Section, frozen=True):
     """[lake]: the Iceberg tables."""
 
     catalog: Annotated[
@@ -96,7 +96,7 @@ class Lake(Section, frozen=True):
     )
 
 
-class Spark(Section, frozen=True):
+class SparkSection(Section, frozen=True):
     """[spark]: where jobs run."""
 
     master: Annotated[Text, about("Spark's master; Spark runs in this process or is submitted to it")] = (
@@ -114,7 +114,7 @@ class Spark(Section, frozen=True):
     conf: Annotated[Conf, about("goes to Spark as it is")] = field(default_factory=dict)
 
 
-class Spool(Section, frozen=True):
+class SpoolSection(Section, frozen=True):
     """[spool]: rows that are numbered and not landed yet."""
 
     flush_bytes: Annotated[Size, about("a flush is due at this many pending bytes")] = 128 * MIB
@@ -129,7 +129,7 @@ class Spool(Section, frozen=True):
     group_bytes: Annotated[Size, about("bytes at which it waits no longer")] = 8 * MIB
 
 
-class Flush(Section, frozen=True):
+class FlushSection(Section, frozen=True):
     """[flush]: what one flush takes at most."""
 
     max_rows: Annotated[Count, about("rows of one flush, at most")] = 1_000_000
@@ -144,7 +144,7 @@ class RetentionTable(Section, frozen=True):
     max_bytes: Annotated[int, Meta(ge=0), about("bytes of its table, at most; 0 is any number")] = 0
 
 
-class Retention(Section, frozen=True):
+class RetentionSection(Section, frozen=True):
     """[retention]: how long rows stay."""
 
     interval_min: Annotated[Minutes, about("minutes between two runs")] = 60
@@ -169,7 +169,7 @@ class Retention(Section, frozen=True):
     ] = "keep"
 
 
-class Compaction(Section, frozen=True):
+class CompactionSection(Section, frozen=True):
     """[compaction]: small files become large ones, and how much history a table keeps."""
 
     interval_min: Annotated[Minutes, about("minutes between two walks over the tables")] = 60
@@ -193,7 +193,7 @@ class Withhold(Section, frozen=True):
     missing: Literal["withhold", "export"] = "withhold"
 
 
-class Policy(Section, frozen=True):
+class PolicySection(Section, frozen=True):
     """[policy]: which rows no sink gets."""
 
     withhold: Annotated[
@@ -205,7 +205,7 @@ class Policy(Section, frozen=True):
     ] = ()
 
 
-class Server(Section, frozen=True):
+class ServerSection(Section, frozen=True):
     """[server]: rows from other nodes, taken in over HTTP."""
 
     listen: Annotated[
@@ -241,7 +241,7 @@ class Server(Section, frozen=True):
     ] = None
 
 
-class Observe(Section, frozen=True):
+class ObserveSection(Section, frozen=True):
     """[observe]: what others may watch."""
 
     metrics: Annotated[
@@ -262,18 +262,18 @@ class Observe(Section, frozen=True):
 
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
-    "node": Node,
-    "store": Store,
-    "content": Content,
-    "lake": Lake,
-    "spark": Spark,
-    "spool": Spool,
-    "flush": Flush,
-    "retention": Retention,
-    "compaction": Compaction,
-    "policy": Policy,
-    "server": Server,
-    "observe": Observe,
+    "node": NodeSection,
+    "store": StoreSection,
+    "content": ContentSection,
+    "lake": LakeSection,
+    "spark": SparkSection,
+    "spool": SpoolSection,
+    "flush": FlushSection,
+    "retention": RetentionSection,
+    "compaction": CompactionSection,
+    "policy": PolicySection,
+    "server": ServerSection,
+    "observe": ObserveSection,
 }
 
 

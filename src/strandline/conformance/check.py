@@ -47,7 +47,7 @@ def at_most(actual: float, bound: float, note: str = "") -> None:
         raise CaseFailed(f"at most {bound}", str(actual), note)
 
 
-class Raised(Generic[Error]):
+class CaughtError(Generic[Error]):
     """What `raises` caught, once its block is over."""
 
     error: Error
@@ -58,9 +58,9 @@ class raises(Generic[Error]):  # noqa: N801  # reads as a verb: `with raises(His
 
     def __init__(self, *kinds: type[Error]) -> None:
         self._kinds = kinds
-        self._caught: Raised[Error] = Raised()
+        self._caught: CaughtError[Error] = CaughtError()
 
-    def __enter__(self) -> Raised[Error]:
+    def __enter__(self) -> CaughtError[Error]:
         return self._caught
 
     def __exit__(

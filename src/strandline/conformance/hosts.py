@@ -34,7 +34,7 @@ _ANNOUNCED: Final = "listening on "
 
 @dataclass(frozen=True, slots=True)
 class HostAddress:
-    """How a fixture, in whatever process, reaches the keeper of its host; and where that keeps its stores."""
+    """How a fixture, in whatever process, reaches the crasher of its host; and where its stores are."""
 
     socket: str
     key: bytes
@@ -53,7 +53,7 @@ def crash_host(address: HostAddress) -> None:
             )
 
 
-class Keeper:
+class HostCrasher:
     """Crashes a host on request, for as long as the block lasts."""
 
     def __init__(self, crash: Callable[[], object], store: str = "") -> None:
@@ -154,8 +154,8 @@ def local_postgres(settings: Mapping[str, str] | None = None) -> "Iterator[Fixtu
             server.kill()
             server.start()
 
-        with Keeper(crash) as keeper:
-            yield partial(PostgresFixture, server.url, keeper.address)
+        with HostCrasher(crash) as crasher:
+            yield partial(PostgresFixture, server.url, crasher.address)
 
 
 @contextmanager
@@ -167,8 +167,8 @@ def local_remote() -> "Iterator[FixtureFactory]":
         host = HostProcess(Path(folder) / "host.db")
         host.start()
         try:
-            with Keeper(host.crash, str(host.store)) as keeper:
-                yield partial(RemoteFixture, host.url, keeper.address)
+            with HostCrasher(host.crash, str(host.store)) as crasher:
+                yield partial(RemoteFixture, host.url, crasher.address)
         finally:
             host.kill()
 

@@ -24,7 +24,7 @@ from strandline.config.config import FILE_NAME, Config, load_config
 from strandline.daemon.loop import TICK_S, Loop, News
 from strandline.daemon.metrics_page import metrics_page
 from strandline.daemon.presence import announce, last_daemon_of
-from strandline.daemon.query_server import Desk, forget
+from strandline.daemon.query_server import QueryServer, forget
 from strandline.daemon.shared_spark import shared
 from strandline.daemon.systemd import ALIVE, READY, STOPPING, notify, reloading
 from strandline.errors import HeldError, StrandlineError
@@ -164,8 +164,8 @@ def serve(config: Config, daemon: Daemon, *, listen: str | None, when_ready: Cal
     url = url_of(listening, scheme="https" if tls else "http")
     if (last := last_daemon_of(config.home)) is not None:  # killed: the lease says that it does not run
         forget(last.desk)
-    desk = Desk(node)
-    path = announce(config.home, url, daemon.remote, desk.path)
+    query_server = QueryServer(node)
+    path = announce(config.home, url, daemon.remote, query_server.path)
     before = signal.signal(signal.SIGHUP, partial(_hang_up, daemon))
     try:
         serve_until_signal(
@@ -178,7 +178,7 @@ def serve(config: Config, daemon: Daemon, *, listen: str | None, when_ready: Cal
     finally:
         signal.signal(signal.SIGHUP, before)
         path.unlink(missing_ok=True)
-        desk.close()
+        query_server.close()
 
 
 def _hang_up(daemon: Daemon, _number: int, _frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""The desk: where commands of a daemon's owner on this machine have it run a query, in its warm Spark.
+"""The query server: commands on this machine have the daemon of their owner run a query, in its warm Spark.
 
 A socket in a folder of its own that only the owner can enter, so whoever comes is the owner, of whom values
 are taken as they are (pickled). A connection is one query:
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.errors import StrandlineError, UnavailableError
-from strandline.node.query import Found, Query, Row, ask
+from strandline.node.query import Query, QueryResult, Row, ask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class DeskFailed(UnavailableError):
         )
 
 
-class Desk:
+class QueryServer:
     """Of one daemon; `path` is where it is. `close` ends it, not the queries that are under way."""
 
     def __init__(self, node: "Node") -> None:
@@ -130,9 +130,9 @@ def _watch(connection: Connection, jobs: Any, done: threading.Event) -> None:
         return
 
 
-def forget(desk: str) -> None:
+def forget(socket: str) -> None:
     """Remove what a daemon that was killed has left."""
-    folder = Path(desk).parent
+    folder = Path(socket).parent
     if folder.name.startswith(_PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -140,10 +140,10 @@ def forget(desk: str) -> None:
 # The other side
 
 
-def asked_at(desk: str, query: Query, *, wants_schema: bool) -> Found | None:
-    """What the daemon with that desk found; None where nobody is there."""
+def asked_at(socket: str, query: Query, *, wants_schema: bool) -> QueryResult | None:
+    """Return what the daemon with that socket found, or None if no daemon listens there."""
     try:
-        connection = Client(desk, "AF_UNIX")
+        connection = Client(socket, "AF_UNIX")
     except OSError:
         return None
     try:
@@ -152,7 +152,7 @@ def asked_at(desk: str, query: Query, *, wants_schema: bool) -> Found | None:
     except BaseException:
         connection.close()
         raise
-    return Found(columns, ages, _pages(connection), lambda: schema)
+    return QueryResult(columns, ages, _pages(connection), lambda: schema)
 
 
 def _pages(connection: Connection) -> Iterator[list[Row]]:

@@ -14,7 +14,7 @@ from strandline.base.schedule import Cron
 from strandline.config.config import Config
 from strandline.config.sinks import SinkConfig, SinkNotConfigured
 from strandline.delivery import dead_letters, operate_sink
-from strandline.delivery.dead_letter_files import Letter
+from strandline.delivery.dead_letter_files import DeadLetter
 from strandline.delivery.instance import check_destination
 from strandline.delivery.owed import Terms, covered, mean_row_bytes
 from strandline.delivery.policy import Rule
@@ -25,8 +25,8 @@ from strandline.errors import StrandlineError, UsageError
 from strandline.lake.ports.deliver import Courier
 from strandline.rows.dataset import Strand
 from strandline.state.context import Site
-from strandline.state.sink_progress import Hold, Line
-from strandline.state.strand_state import Tally
+from strandline.state.sink_progress import SinkProgress, SinkStop
+from strandline.state.strand_state import StrandState
 
 if TYPE_CHECKING:
     from strandline.flush.flush import FlushReport
@@ -53,7 +53,7 @@ class Owing:
     rows: int
     bytes: int
     pending: int
-    hold: Hold | None = None
+    hold: SinkStop | None = None
     not_before: int = 0
 
 
@@ -61,7 +61,7 @@ class Owing:
 class ReleaseResult:
     """The rows that were looked at once more, and the runs that delivered those that may leave."""
 
-    released: tuple[operate_sink.Released, ...]
+    released: tuple[operate_sink.ReleasedRows, ...]
     runs: tuple[SyncResult, ...]
 
 
@@ -177,9 +177,13 @@ class Deliveries:
         whole = lines.instance(name).hold
         found = [
             _owing(
-                strand, lines.line(name, strand), tally, mean_row_bytes(self._site.b, strand.dataset), whole
+                strand,
+                lines.line(name, strand),
+                strand_state,
+                mean_row_bytes(self._site.b, strand.dataset),
+                whole,
             )
-            for strand, tally in covered(self._site, terms)
+            for strand, strand_state in covered(self._site, terms)
         ]
         return sorted((each for each in found if each.ranges or each.pending), key=lambda each: each.strand)
 
@@ -267,7 +271,7 @@ class Deliveries:
         sink, terms, chosen = self.sink(name), self.terms(name), None if strands is None else list(strands)
         if self._site.standing.lines().instance(name).is_open:
             check_destination(self._site, sink, terms)
-        released: list[operate_sink.Released] = []
+        released: list[operate_sink.ReleasedRows] = []
         runs: list[SyncResult] = []
         after: dict[Strand, int] = {}
         while more := operate_sink.release(self._site, sink, terms, self.rules, strands=chosen, after=after):
@@ -281,10 +285,10 @@ class Deliveries:
 
     # Dead letters
 
-    def letters(self, name: str | None = None) -> list[Letter]:
+    def letters(self, name: str | None = None) -> list[DeadLetter]:
         return dead_letters.waiting(self._site, name)
 
-    def letter(self, id_: str) -> Letter:
+    def letter(self, id_: str) -> DeadLetter:
         return dead_letters.letter_named(self._site, id_)
 
     def letter_body(self, id_: str) -> bytes:
@@ -294,19 +298,21 @@ class Deliveries:
         name, _, _ = id_.partition("/")
         return dead_letters.retry(self._site, self.sink(name), self.terms(name), self.sender, id_)
 
-    def drop_letter(self, id_: str, *, reason: str) -> Letter:
+    def drop_letter(self, id_: str, *, reason: str) -> DeadLetter:
         return dead_letters.drop(self._site, id_, reason=reason)
 
 
-def _owing(strand: Strand, line: Line, tally: Tally, mean: float, whole: Hold | None) -> Owing:
+def _owing(
+    strand: Strand, line: SinkProgress, strand_state: StrandState, mean: float, whole: SinkStop | None
+) -> Owing:
     left = line.left()
     since = max([line.mark, *(each.hi for each in left)])
     if line.intent is not None and line.intent.ranges is None:
         since = max(since, line.intent.hi)
-    since = max(since, tally.bare)
-    behind = tally.empty.holes(Range(since, max(since, tally.visible_through)))
+    since = max(since, strand_state.bare)
+    behind = strand_state.empty.holes(Range(since, max(since, strand_state.visible_through)))
     ranges = tuple(RangeSet.of([*left, *behind]).ranges)
     rows = sum(map(len, ranges))
     hold, trouble = line.hold or whole, line.trouble
     not_before = 0 if trouble is None else trouble.not_before
-    return Owing(strand, ranges, rows, int(rows * mean), tally.pending_rows, hold, not_before)
+    return Owing(strand, ranges, rows, int(rows * mean), strand_state.pending_rows, hold, not_before)

@@ -9,7 +9,7 @@ from strandline.base.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.persist import Append, AtomicBackend, BlobRef
 from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Outcome, Shipment
-from strandline.state.sink_progress import Intent, Line, delivered, event_of, sink_stream
+from strandline.state.sink_progress import Intent, SinkProgress, delivered, event_of, sink_stream
 from strandline.state.strand_entries import ControlUnreadable
 from strandline.storage import ContentStore
 
@@ -69,7 +69,7 @@ def _seqs(rows: "pa.Table") -> RangeSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """A dead letter that waits for a decision: rows (lo, hi] of a strand, and why they were not taken."""
 
     instance: str
@@ -99,7 +99,7 @@ class Letter:
         return sink_stream(self.instance, self.strand.dataset, self.strand.source)
 
 
-def letters_of(b: AtomicBackend, instance: str, strand: Strand, line: Line) -> Iterator[Letter]:
+def letters_of(b: AtomicBackend, instance: str, strand: Strand, line: SinkProgress) -> Iterator[DeadLetter]:
     """Those of a line, oldest first. Raises ControlUnreadable."""
     stream = sink_stream(instance, strand.dataset, strand.source)
     for seq in line.letters:
@@ -125,4 +125,4 @@ def letters_of(b: AtomicBackend, instance: str, strand: Strand, line: Line) -> I
             seqs = ranges_of(data["seqs"])
         except (TypeError, ValueError, KeyError) as error:
             raise ControlUnreadable(stream, seq, str(error)) from error
-        yield Letter(instance, strand, seq, int(event.at), **facts, seqs=seqs)
+        yield DeadLetter(instance, strand, seq, int(event.at), **facts, seqs=seqs)

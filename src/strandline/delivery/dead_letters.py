@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.base.ranges import Range
-from strandline.delivery.dead_letter_files import Letter, letters_of
+from strandline.delivery.dead_letter_files import DeadLetter, letters_of
 from strandline.delivery.instance import check_destination
 from strandline.delivery.owed import Terms
 from strandline.delivery.session import Sender
@@ -16,7 +16,7 @@ from strandline.sinks.sink import DONE, Outcome, Shipment, Sink
 from strandline.state.context import Site
 from strandline.state.dataset_versions import recorded_version
 from strandline.state.lease import LeaseLost, held
-from strandline.state.sink_progress import Receipt, event_of
+from strandline.state.sink_progress import UnitReceipt, event_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class LetterUnknown(NotFoundError):
 class Retried:
     """What became of a dead letter that was sent once more; `outcomes` are those that say why it stays."""
 
-    letter: Letter
+    letter: DeadLetter
     rows: int
     requests: int
     outcomes: tuple[Outcome, ...] = ()
@@ -49,7 +49,7 @@ class Retried:
         return not self.outcomes
 
 
-def waiting(site: Site, instance: str | None = None) -> list[Letter]:
+def waiting(site: Site, instance: str | None = None) -> list[DeadLetter]:
     """The dead letters of one instance, or of all, oldest first."""
     lines = site.standing.lines()
     names = lines.instances() if instance is None else [instance]
@@ -62,7 +62,7 @@ def waiting(site: Site, instance: str | None = None) -> list[Letter]:
     return sorted(found, key=lambda each: (each.at, each.id))
 
 
-def letter_named(site: Site, id_: str) -> Letter:
+def letter_named(site: Site, id_: str) -> DeadLetter:
     instance, _, _ = id_.partition("/")
     found = next((each for each in waiting(site, instance) if each.id == id_), None)
     if found is None:
@@ -70,7 +70,7 @@ def letter_named(site: Site, id_: str) -> Letter:
     return found
 
 
-def body_of(site: Site, letter: Letter) -> bytes:
+def body_of(site: Site, letter: DeadLetter) -> bytes:
     """Its rows as they would have been sent, one JSON object a line."""
     body = site.content.get(letter.body.cid)
     if body is None:
@@ -97,7 +97,7 @@ def retry(site: Site, sink: Sink, terms: Terms, sender: Sender, id_: str) -> Ret
         return Retried(letter, letter.rows, requests)
 
 
-def drop(site: Site, id_: str, *, reason: str) -> Letter:
+def drop(site: Site, id_: str, *, reason: str) -> DeadLetter:
     """Give the rows of a dead letter up for this sink. They stay in the table; the body goes with the next
     sweep."""
     instance, _, _ = id_.partition("/")
@@ -107,9 +107,9 @@ def drop(site: Site, id_: str, *, reason: str) -> Letter:
         return letter
 
 
-def _settled(site: Site, letter: Letter, how: str, reason: str, outcomes: tuple[Outcome, ...]) -> Append:
+def _settled(site: Site, letter: DeadLetter, how: str, reason: str, outcomes: tuple[Outcome, ...]) -> Append:
     units = [
-        list(Receipt(each.lo, each.hi, each.rows, each.bytes, each.digest, each.target))
+        list(UnitReceipt(each.lo, each.hi, each.rows, each.bytes, each.digest, each.target))
         for each in outcomes
         if each.rows
     ]
@@ -117,7 +117,7 @@ def _settled(site: Site, letter: Letter, how: str, reason: str, outcomes: tuple[
     return event_of(letter.stream, "settled", site.clock.now_us(), **facts)
 
 
-def _settle(site: Site, letter: Letter, write: Append, guard: ExpectKey) -> None:
+def _settle(site: Site, letter: DeadLetter, write: Append, guard: ExpectKey) -> None:
     """Under the lease only the instance's own records move, so a conflict is a lease that was lost."""
     line = site.standing.lines().line(letter.instance, letter.strand)
     outcome = site.b.commit([guard, ExpectSeq(letter.stream, line.event)], [write])
@@ -128,18 +128,18 @@ def _settle(site: Site, letter: Letter, write: Append, guard: ExpectKey) -> None
 # Sending
 
 
-def _sent(site: Site, sink: Sink, shipment: Shipment, letter: Letter) -> tuple[Outcome, ...]:
+def _sent(site: Site, sink: Sink, shipment: Shipment, letter: DeadLetter) -> tuple[Outcome, ...]:
     """As one unit, whatever the sink would cut now: so its id is the one that it had."""
-    from strandline.sinks.unit_runner import Part, deliver
+    from strandline.sinks.unit_runner import IntentPart, deliver
 
     source, whole = letter.strand.source, Range(letter.lo, letter.hi)
     limits = replace(sink.limits(0), unit_rows=len(whole))
-    part = Part(letter.intent, letter.epoch, source, whole.lo, whole.hi, whole.lo, (whole,), limits)
+    part = IntentPart(letter.intent, letter.epoch, source, whole.lo, whole.hi, whole.lo, (whole,), limits)
     rows = _batch(shipment.dataset, letter, body_of(site, letter), with_row_id=sink.wants_row_id)
     return tuple(told.outcome for told in deliver(sink, shipment, {source: part}, [rows]))
 
 
-def _batch(dataset: Dataset, letter: Letter, body: bytes, *, with_row_id: bool) -> "pa.RecordBatch":
+def _batch(dataset: Dataset, letter: DeadLetter, body: bytes, *, with_row_id: bool) -> "pa.RecordBatch":
     """The rows as a sink gets them: the dataset's columns, `source`, `_sl_seq`."""
     import pyarrow as pa
 

@@ -12,7 +12,7 @@ from strandline.delivery.dead_letter_files import lettered
 from strandline.delivery.owed import Owed, mean_row_bytes, next_intent, passable
 from strandline.delivery.policy import current_version, rules_of, withhold_sql
 from strandline.delivery.result import NOT_TAKEN, StrandResult
-from strandline.delivery.session import Desk
+from strandline.delivery.session import DeliverySession
 from strandline.delivery.verdict import Verdict, judge
 from strandline.errors import HeldError, StrandlineError
 from strandline.lake.ports.deliver import JobsCancelled, PolicyUnreadable
@@ -21,11 +21,11 @@ from strandline.persist import Append, ExpectSeq
 from strandline.persist.backend import Expectation, Write
 from strandline.rows.dataset import Dataset, Strand
 from strandline.sinks.sink import Outcome, RangesUnavailable, Shipment, Status
-from strandline.sinks.unit_runner import SEQ, Part, Told
+from strandline.sinks.unit_runner import SEQ, IntentPart, Told
 from strandline.state.dataset_versions import recorded_version
 from strandline.state.sink_progress import (
     Intent,
-    Line,
+    SinkProgress,
     delivered,
     event_of,
     failed,
@@ -40,8 +40,8 @@ MOST_TEXT: Final = 2048
 class Rounds:
     """The rounds of one run."""
 
-    def __init__(self, desk: Desk, until: Mapping[Strand, int]) -> None:
-        self._desk, self._site, self._until = desk, desk.site, until
+    def __init__(self, session: DeliverySession, until: Mapping[Strand, int]) -> None:
+        self._session, self._site, self._until = session, session.site, until
         self._untried: set[str] = set()  # intents of which nothing can have left yet
         self._told: set[str] = set()  # intents of which it is known what the destination has
         self._is_renewed = False
@@ -52,12 +52,12 @@ class Rounds:
         schema and policy. Returns those that got on."""
         name = batch[0].strand.dataset
         dataset = self._site.known(name).dataset
-        if (reason := self._desk.sink.cannot_take(dataset)) is not None:
+        if (reason := self._session.sink.cannot_take(dataset)) is not None:
             self._decline(batch, reason)
             return []
         if not self._can_read_policy(batch, dataset) or not self._intend(batch, dataset):
             return []  # nothing may leave now; or an operator was at work: look again
-        taken = {each.strand: self._desk.line(each.strand) for each in batch}
+        taken = {each.strand: self._session.line(each.strand) for each in batch}
         taken = {strand: line for strand, line in taken.items() if line.intent is not None}
         if not taken:
             return [each.strand for each in batch]  # there were gaps only
@@ -76,29 +76,29 @@ class Rounds:
             told = StrandResult(strand.dataset, strand.source, NOT_TAKEN, text, is_held=True)
             self.not_taken[strand] = told
         held = {"kind": NOT_TAKEN, "text": text}
-        writes = [event_of(self._desk.stream(strand), "held", at, **held) for strand in lines]
-        self._desk.commit(self._seen(lines), writes)
+        writes = [event_of(self._session.stream(strand), "held", at, **held) for strand in lines]
+        self._session.commit(self._seen(lines), writes)
 
     def _shipment(self, name: str, schema: int) -> Shipment:
-        sender = self._desk.sender
+        sender = self._session.sender
         dataset = recorded_version(self._site.b, name, schema)
-        of = (self._desk.terms.name, sender.origin, sender.node, dataset, sender.signal(name))
+        of = (self._session.terms.name, sender.origin, sender.node, dataset, sender.signal(name))
         return Shipment(*of, traceparent=traceparent())
 
     # Intents
 
     def _can_read_policy(self, batch: Sequence[Owed], dataset: Dataset) -> bool:
         """Before an intent is made: one that names a policy that cannot be read could never be finished."""
-        withhold = withhold_sql(self._desk.sender.rules, dataset.name)
+        withhold = withhold_sql(self._session.sender.rules, dataset.name)
         bare = {each.strand: each.line for each in batch if each.line.intent is None}
         if withhold is None or not bare:
             return True
         try:
-            self._desk.courier().check(dataset, withhold)
+            self._session.courier().check(dataset, withhold)
         except PolicyUnreadable as error:
             at, held = self._site.clock.now_us(), {"kind": error.kind, "text": str(error)[:MOST_TEXT]}
-            writes = [event_of(self._desk.stream(strand), "held", at, **held) for strand in bare]
-            self._desk.commit(self._seen(bare), writes)
+            writes = [event_of(self._session.stream(strand), "held", at, **held) for strand in bare]
+            self._session.commit(self._seen(bare), writes)
             return False
         return True
 
@@ -108,17 +108,17 @@ class Rounds:
         bare = [replace(each, until=self._until[each.strand]) for each in batch if each.line.intent is None]
         if not bare:
             return True
-        policy = current_version(site.b, self._desk.sender.rules, at)
-        limits = self._desk.sink.limits(mean_row_bytes(site.b, dataset.name))
+        policy = current_version(site.b, self._session.sender.rules, at)
+        limits = self._session.sink.limits(mean_row_bytes(site.b, dataset.name))
         writes: list[Write] = []
         for each in bare:
-            stream = self._desk.stream(each.strand)
+            stream = self._session.stream(each.strand)
             if (end := passable(each)) > each.line.mark:
                 gap = {"lo": each.line.mark, "hi": end, "epoch": each.line.epoch, "reason": "it has no rows"}
                 writes.append(event_of(stream, "passed", at, **gap))
             intent = next_intent(
                 each,
-                self._desk.terms,
+                self._session.terms,
                 limits,
                 schema=dataset.version,
                 policy=policy,
@@ -131,20 +131,20 @@ class Rounds:
                 if intent.lo >= each.line.high:
                     self._told.add(intent.id)
         reach("intent.write")
-        conflict = self._desk.commit(self._seen({each.strand: each.line for each in bare}), writes)
+        conflict = self._session.commit(self._seen({each.strand: each.line for each in bare}), writes)
         reach("intent.written")
         return conflict is None
 
-    def _seen(self, lines: Mapping[Strand, Line]) -> list[Expectation]:
-        return [ExpectSeq(self._desk.stream(strand), line.event) for strand, line in lines.items()]
+    def _seen(self, lines: Mapping[Strand, SinkProgress]) -> list[Expectation]:
+        return [ExpectSeq(self._session.stream(strand), line.event) for strand, line in lines.items()]
 
     # What the destination has already
 
-    def _learnt(self, shipment: Shipment, taken: Mapping[Strand, Line]) -> dict[Strand, Line]:
+    def _learnt(self, shipment: Shipment, taken: Mapping[Strand, SinkProgress]) -> dict[Strand, SinkProgress]:
         """Where an intent is taken up again, what the destination has of it counts as done."""
-        if not self._desk.sink.asks_first:
+        if not self._session.sink.asks_first:
             return dict(taken)
-        kept: dict[Strand, Line] = {}
+        kept: dict[Strand, SinkProgress] = {}
         for strand, line in taken.items():
             intent, learnt = line.intent, line
             assert intent is not None
@@ -159,9 +159,9 @@ class Rounds:
                 kept[strand] = learnt
         return kept
 
-    def _learn(self, shipment: Shipment, strand: Strand, line: Line, intent: Intent) -> Line:
-        self._desk.result.requests += 1
-        holdings = self._desk.sink.holdings(shipment, strand.source, intent.epoch)
+    def _learn(self, shipment: Shipment, strand: Strand, line: SinkProgress, intent: Intent) -> SinkProgress:
+        self._session.result.requests += 1
+        holdings = self._session.sink.holdings(shipment, strand.source, intent.epoch)
         if holdings is None:
             return line
         there = RangeSet.of(Range(each.lo, each.hi) for each in holdings.stored)
@@ -174,12 +174,17 @@ class Rounds:
         )  # from what is sent from now on
         if known or is_apart:
             at, withheld = self._site.clock.now_us(), self._withheld(shipment, strand, line, known, withhold)
-            write = delivered(self._desk.stream(strand), intent.id, at, known=known, withheld=withheld)
-            self._desk.commit(self._seen({strand: line}), [write])
-        return self._desk.line(strand)
+            write = delivered(self._session.stream(strand), intent.id, at, known=known, withheld=withheld)
+            self._session.commit(self._seen({strand: line}), [write])
+        return self._session.line(strand)
 
     def _withheld(
-        self, shipment: Shipment, strand: Strand, line: Line, known: Sequence[Range], withhold: str | None
+        self,
+        shipment: Shipment,
+        strand: Strand,
+        line: SinkProgress,
+        known: Sequence[Range],
+        withhold: str | None,
     ) -> list[Range]:
         """What stayed here of the ranges that a destination has: it knows them by their bounds alone. Of
         those that it had before the intent, that is recorded; the others it has of this one."""
@@ -190,9 +195,9 @@ class Rounds:
         ]
         if withhold is None or not new:
             return []
-        return self._desk.courier().withheld(shipment.dataset, strand.source, new, withhold)
+        return self._session.courier().withheld(shipment.dataset, strand.source, new, withhold)
 
-    def _fail(self, shipment: Shipment, strand: Strand, line: Line, error: StrandlineError) -> None:
+    def _fail(self, shipment: Shipment, strand: Strand, line: SinkProgress, error: StrandlineError) -> None:
         """A strand of which nothing was told: as if its next unit had failed, and it may have arrived."""
         part = part_of(strand, line)
         self._told.discard(part.intent)
@@ -203,30 +208,34 @@ class Rounds:
             first = replace(first, status=error.status, http_status=error.http_status, wait_s=error.wait_s)
         outcomes[0] = first
         told = [Told(strand.source, each) for each in outcomes]
-        verdict = judge(line, part, told, self._desk.sink.patience, self._site.clock.now_us())
+        verdict = judge(line, part, told, self._session.sink.patience, self._site.clock.now_us())
         self._record(shipment, self._renewed({strand: (line, verdict)}))
 
     def _renewed(
-        self, verdicts: Mapping[Strand, tuple[Line, Verdict]]
-    ) -> Mapping[Strand, tuple[Line, Verdict]]:
+        self, verdicts: Mapping[Strand, tuple[SinkProgress, Verdict]]
+    ) -> Mapping[Strand, tuple[SinkProgress, Verdict]]:
         """Where a destination denies what it is asked, once in a run: the credential is read anew, and those
         strands are tried again at once."""
         if self._is_renewed or not any(verdict.is_denied for _, verdict in verdicts.values()):
             return verdicts
         self._is_renewed = True
-        self._desk.sink = self._desk.sink.renewed()
+        self._session.sink = self._session.sink.renewed()
         return {strand: (line, _tried_anew(verdict)) for strand, (line, verdict) in verdicts.items()}
 
     # The job
 
     def _carry(
-        self, shipment: Shipment, parts: Sequence[Part], lines: Mapping[Strand, Line], policy: int
+        self,
+        shipment: Shipment,
+        parts: Sequence[IntentPart],
+        lines: Mapping[Strand, SinkProgress],
+        policy: int,
     ) -> list[Strand]:
-        desk, name = self._desk, shipment.dataset.name
+        session, name = self._session, shipment.dataset.name
         withhold = withhold_sql(rules_of(self._site.b, policy), name)
         reach("deliver.job")
         try:
-            carried = desk.courier().carry(desk.sink, shipment, parts, withhold=withhold)
+            carried = session.courier().carry(session.sink, shipment, parts, withhold=withhold)
         except JobsCancelled:  # no failure of the destination's: the intent stays as it is
             raise
         except StrandlineError as error:
@@ -235,8 +244,8 @@ class Rounds:
                 self._fail(shipment, strand, lines[strand], error)
             return []
         reach("deliver.done")
-        desk.result.counters = desk.result.counters + carried.counters
-        desk.result.requests += sum(each.outcome.requests for each in carried.told)
+        session.result.counters = session.result.counters + carried.counters
+        session.result.requests += sum(each.outcome.requests for each in carried.told)
         now = self._site.clock.now_us()
         verdicts = {}
         is_first = {part.intent for part in parts} & self._untried
@@ -245,7 +254,7 @@ class Rounds:
             told = sorted(_of(carried.told, part.source), key=lambda each: each.outcome.lo)
             strand = Strand(name, part.source)
             line = lines[strand]
-            verdicts[strand] = (line, judge(line, part, told, desk.sink.patience, now))
+            verdicts[strand] = (line, judge(line, part, told, session.sink.patience, now))
         return self._record(shipment, self._renewed(verdicts), is_first)
 
     # The record
@@ -253,12 +262,12 @@ class Rounds:
     def _record(
         self,
         shipment: Shipment,
-        verdicts: Mapping[Strand, tuple[Line, Verdict]],
+        verdicts: Mapping[Strand, tuple[SinkProgress, Verdict]],
         is_first: Collection[str] = (),
     ) -> list[Strand]:
         """One transaction. A strand whose stream an operator moved meanwhile is left out, to be looked at
         again. Returns those that got on."""
-        at, desk = self._site.clock.now_us(), self._desk
+        at, session = self._site.clock.now_us(), self._session
         writes = {
             strand: self._writes(shipment, strand, line, verdict, at, is_first)
             for strand, (line, verdict) in verdicts.items()
@@ -268,31 +277,31 @@ class Rounds:
         while writes or whole:
             seen = self._seen({strand: verdicts[strand][0] for strand in writes})
             reach("deliver.record")
-            conflict = desk.commit(seen, [*(write for each in writes.values() for write in each), *whole])
+            conflict = session.commit(seen, [*(write for each in writes.values() for write in each), *whole])
             reach("deliver.recorded")
             if conflict is None:
                 break
-            writes.pop(next(strand for strand in writes if desk.stream(strand) == conflict.name))
+            writes.pop(next(strand for strand in writes if session.stream(strand) == conflict.name))
         for strand in writes:
-            desk.result.add(verdicts[strand][1])
+            session.result.add(verdicts[strand][1])
         return [strand for strand in writes if verdicts[strand][1].has_progress]
 
     def _instance_hold(self, verdicts: Iterable[Verdict], at: int) -> list[Append]:
         holds = (verdict.hold for verdict in verdicts)
         hold = next((each for each in holds if each is not None and each.scope == "instance"), None)
-        stream = instance_stream(self._desk.terms.name)
+        stream = instance_stream(self._session.terms.name)
         return [] if hold is None else [event_of(stream, "held", at, kind=hold.kind, text=hold.text)]
 
     def _writes(
         self,
         shipment: Shipment,
         strand: Strand,
-        line: Line,
+        line: SinkProgress,
         verdict: Verdict,
         at: int,
         is_first: Collection[str],
     ) -> list[Append]:
-        intent, stream = line.intent, self._desk.stream(strand)
+        intent, stream = line.intent, self._session.stream(strand)
         assert intent is not None
         writes: list[Append] = []
         if verdict.receipts or verdict.void or verdict.withheld:
@@ -309,7 +318,7 @@ class Rounds:
         for outcome in verdict.given_up:
             seqs = Range(outcome.lo, outcome.hi)
             rows = _without(
-                self._desk.courier().fetch(shipment.dataset, strand.source, seqs), verdict.withheld
+                self._session.courier().fetch(shipment.dataset, strand.source, seqs), verdict.withheld
             )
             writes.append(lettered(self._site.content, stream, intent, outcome, shipment, rows, at))
         if verdict.trouble is not None:
@@ -319,11 +328,11 @@ class Rounds:
         return writes
 
 
-def part_of(strand: Strand, line: Line) -> Part:
+def part_of(strand: Strand, line: SinkProgress) -> IntentPart:
     """What of an open intent is not done."""
     intent = line.intent
     assert intent is not None
-    return Part(
+    return IntentPart(
         intent.id,
         intent.epoch,
         strand.source,

@@ -41,11 +41,11 @@ def record_instance(site: Site, sink: Sink, terms: Terms) -> None:
                     sink_stream(terms.name, strand.dataset, strand.source),
                     "started",
                     at,
-                    mark=tally.visible_through,
+                    mark=strand_state.visible_through,
                     epoch=known.epoch,
                 )
-                for strand, tally in covered(site, terms)
-                if tally.visible_through
+                for strand, strand_state in covered(site, terms)
+                if strand_state.visible_through
             ]
         site.b.commit([ExpectSeq(stream, known.event)], writes)
 

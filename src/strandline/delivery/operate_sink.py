@@ -22,7 +22,14 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Sink
 from strandline.state.context import Site
 from strandline.state.lease import Lease, LeaseLost, held
-from strandline.state.sink_progress import Intent, Line, event_of, instance_stream, intended, sink_stream
+from strandline.state.sink_progress import (
+    Intent,
+    SinkProgress,
+    event_of,
+    instance_stream,
+    intended,
+    sink_stream,
+)
 from strandline.state.sink_progress_fold import UNREADABLE
 
 WAIT_S: Final = 5.0  # for a run of the sink to end
@@ -60,7 +67,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleasedRows:
     """The rows of a strand that may leave now, and the epoch in which they do."""
 
     strand: Strand
@@ -125,11 +132,11 @@ def skip(
 
     def decide() -> tuple[list[Moved], _Change]:
         change, moved = _Change(), []
-        tallies = dict(covered(site, terms))
-        for strand in _chosen(strands, tallies):
-            if strand not in tallies:
+        strand_states = dict(covered(site, terms))
+        for strand in _chosen(strands, strand_states):
+            if strand not in strand_states:
                 raise NothingThere(f"sink {terms.name!r} takes no {_named(strand)}", hint="see its include")
-            visible = tallies[strand].visible_through
+            visible = strand_states[strand].visible_through
             line = site.standing.lines().line(terms.name, strand)
             mark = visible if to is None else min(to, visible) if strands is None else to
             if mark > visible:
@@ -230,12 +237,12 @@ def release(
     *,
     strands: Iterable[Strand] | None = None,
     after: Mapping[Strand, int] | None = None,
-) -> list[Released]:
+) -> list[ReleasedRows]:
     """Make intents of the rows that were withheld, those above `after`, each in a new epoch; the next run
     delivers them, as far as the policy of now lets them go. Lines stay where they are."""
     since = after or {}
 
-    def decide() -> tuple[list[Released], _Change]:
+    def decide() -> tuple[list[ReleasedRows], _Change]:
         change, released = _Change(), []
         at = site.clock.now_us()
         policy = current_version(site.b, rules, at)
@@ -256,13 +263,13 @@ def release(
             stream = sink_stream(terms.name, strand.dataset, strand.source)
             change.expect(stream, line.event)
             change.write(intended(stream, intent))
-            released.append(Released(strand, ranges, epoch))
+            released.append(ReleasedRows(strand, ranges, epoch))
         return released, change
 
     return _under_lease(site, terms.name, decide)
 
 
-def _releasable(line: Line, after: int, most_rows: int) -> tuple[Range, ...]:
+def _releasable(line: SinkProgress, after: int, most_rows: int) -> tuple[Range, ...]:
     """What is withheld at or below the line; above it the next run decides anew. Not more than one intent
     takes."""
     if line.mark <= after:
@@ -288,7 +295,9 @@ class _Change:
     def write(self, event: Append) -> None:
         self.writes.append(event)
 
-    def move(self, site: Site, name: str, strand: Strand, line: Line, moved: Moved, reason: str) -> None:
+    def move(
+        self, site: Site, name: str, strand: Strand, line: SinkProgress, moved: Moved, reason: str
+    ) -> None:
         stream = sink_stream(name, strand.dataset, strand.source)
         data: dict[str, Any] = {"mark": moved.mark, "epoch": moved.epoch, "reason": reason}
         self.expect(stream, line.event)
@@ -321,7 +330,7 @@ def _is_written(site: Site, lease: Lease, change: _Change) -> bool:
 # What must hold
 
 
-def _lines(site: Site, name: str, strands: Iterable[Strand] | None) -> dict[Strand, Line]:
+def _lines(site: Site, name: str, strands: Iterable[Strand] | None) -> dict[Strand, SinkProgress]:
     """The lines that are meant: those that are named, which must be there, or all."""
     there = site.standing.lines().of(name)
     chosen = _chosen(strands, there)
@@ -344,7 +353,7 @@ def _refuse_if_named(strands: Iterable[Strand] | None, found: str, instead: str)
         raise UsageError(found, hint=f"`strandline sink {instead}` goes the other way")
 
 
-def _check_intent(name: str, strand: Strand, line: Line, abort: bool, *, may_abort: bool) -> None:
+def _check_intent(name: str, strand: Strand, line: SinkProgress, abort: bool, *, may_abort: bool) -> None:
     if line.intent is None or (abort and may_abort):
         return
     hint = f"`strandline sync {name}` finishes them"
@@ -353,7 +362,7 @@ def _check_intent(name: str, strand: Strand, line: Line, abort: bool, *, may_abo
     raise IntentOpen(name, strand, line.intent, hint)
 
 
-def _check_readable(name: str, strand: Strand, line: Line) -> None:
+def _check_readable(name: str, strand: Strand, line: SinkProgress) -> None:
     if line.hold is not None and line.hold.kind == UNREADABLE:
         raise UsageError(
             f"the records of sink {name!r} on {_named(strand)} are damaged: {line.hold.text}",
@@ -361,19 +370,19 @@ def _check_readable(name: str, strand: Strand, line: Line) -> None:
         )
 
 
-def _check_reach(name: str, strand: Strand, line: Line, mark: int, sink: Sink) -> None:
+def _check_reach(name: str, strand: Strand, line: SinkProgress, mark: int, sink: Sink) -> None:
     """Where a destination cannot be asked, rows that an intent may have delivered are not sent again."""
     if line.intent is not None and not sink.asks_first and mark < line.intent.hi:
         hint = f"skip to {line.intent.hi} or further, or rewind: that begins a new chain"
         raise IntentOpen(name, strand, line.intent, hint)
 
 
-def _begins(line: Line) -> int:
+def _begins(line: SinkProgress) -> int:
     """Where the open intent does. One that releases withheld rows lies behind its line."""
     return line.mark if line.intent is None else line.intent.lo
 
 
-def _is_plain(site: Site, strand: Strand, line: Line) -> bool:
+def _is_plain(site: Site, strand: Strand, line: SinkProgress) -> bool:
     """Whether the open intent can be given up within its epoch: of one that releases withheld rows,
     withholds some, or sends some that were withheld before, nobody could tell afterwards which have left."""
     intent = line.intent
@@ -384,7 +393,9 @@ def _is_plain(site: Site, strand: Strand, line: Line) -> bool:
     return withhold_sql(rules_of(site.b, intent.policy), strand.dataset) is None
 
 
-def _letters_behind(site: Site, name: str, strand: Strand, line: Line, to: int, *, is_new: bool) -> list[int]:
+def _letters_behind(
+    site: Site, name: str, strand: Strand, line: SinkProgress, to: int, *, is_new: bool
+) -> list[int]:
     """The dead letters whose rows a rewind sends again."""
     found = list(letters_of(site.b, name, strand, line))
     cut = [each for each in found if each.lo < to < each.hi]

@@ -12,9 +12,9 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Limits, Patience, Sink
 from strandline.state.context import Site
 from strandline.state.flush_plan import flush_stream
-from strandline.state.sink_progress import Intent, Line
+from strandline.state.sink_progress import Intent, SinkProgress
 from strandline.state.strand_entries import NUMBERING, entry_of
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 
 _LOOK_BACK: Final = 16  # flush events in which the size of a row is looked for
 _PAGE: Final = 4  # ledger events of one look in a search: one that gives out numbers is mostly near
@@ -39,8 +39,8 @@ class Owed:
     """A strand with something to deliver: an intent that is open, or rows behind the line up to `until`."""
 
     strand: Strand
-    line: Line
-    tally: Tally
+    line: SinkProgress
+    strand_state: StrandState
     until: int
 
     @property
@@ -62,25 +62,25 @@ def owed(site: Site, terms: Terms) -> list[Owed]:
     oldest of all."""
     lines = site.standing.lines()
     found = []
-    for strand, tally in covered(site, terms):
-        line, until = lines.line(terms.name, strand), tally.visible_through
+    for strand, strand_state in covered(site, terms):
+        line, until = lines.line(terms.name, strand), strand_state.visible_through
         if line.intent is not None or line.mark < until:
-            found.append(Owed(strand, line, tally, until))
+            found.append(Owed(strand, line, strand_state, until))
     if len(found) < 2:
         return found
     return sorted(found, key=lambda each: (_waiting_since(site, terms, each), each.strand))
 
 
-def covered(site: Site, terms: Terms) -> Iterator[tuple[Strand, Tally]]:
+def covered(site: Site, terms: Terms) -> Iterator[tuple[Strand, StrandState]]:
     """The strands of the datasets that an instance takes."""
     for dataset in filter(terms.covers, site.standing.datasets()):
-        for source, tally in site.standing.tallies(dataset).items():
-            yield Strand(dataset, source), tally
+        for source, strand_state in site.standing.strand_states(dataset).items():
+            yield Strand(dataset, source), strand_state
 
 
 def passable(each: Owed) -> int:
     """Up to where nothing is owed, by what the ledger says: gaps have no row, nor has what was removed."""
-    return min(each.tally.vacant_through(each.line.mark), each.until)
+    return min(each.strand_state.vacant_through(each.line.mark), each.until)
 
 
 def next_intent(

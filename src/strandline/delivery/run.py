@@ -17,7 +17,7 @@ from strandline.delivery.delivery_round import MOST_STRANDS, Rounds
 from strandline.delivery.instance import check_destination, is_recorded, record_instance
 from strandline.delivery.owed import Owed, Terms, due, owed
 from strandline.delivery.result import StrandResult, SyncResult
-from strandline.delivery.session import Desk, Sender
+from strandline.delivery.session import DeliverySession, Sender
 from strandline.lake.ports.deliver import Courier
 from strandline.observe.span import span
 from strandline.persist import ExpectSeq
@@ -62,8 +62,8 @@ def sync(
         held(site.b, site.clock, f"sink/{terms.name}") as lease,
     ):
         result.control_writes += 2
-        desk = Desk(site, courier, sink, terms, sender, lease, result)
-        run = _Run(desk, stop or threading.Event())
+        session = DeliverySession(site, courier, sink, terms, sender, lease, result)
+        run = _Run(session, stop or threading.Event())
         run.go(is_command=is_command, is_reconfigured=is_reconfigured, tell=tell)
         told.set(**result.facts())
     site.standing.keep_if_due()
@@ -73,33 +73,33 @@ def sync(
 class _Run:
     """What one holder of the lease does."""
 
-    def __init__(self, desk: Desk, stop: threading.Event) -> None:
-        self._desk, self._stop = desk, stop
-        self._site, self._terms = desk.site, desk.terms
-        self._began = desk.site.clock.now_us()
+    def __init__(self, session: DeliverySession, stop: threading.Event) -> None:
+        self._session, self._stop = session, stop
+        self._site, self._terms = session.site, session.terms
+        self._began = session.site.clock.now_us()
         self._until: dict[Strand, int] = {}
         self._waited: dict[Strand, float] = {}
 
     def go(
         self, *, is_command: bool, is_reconfigured: bool, tell: Callable[[SyncResult], None] | None
     ) -> None:
-        found = due(self._site, self._desk.sink, self._terms, is_command=is_command)
+        found = due(self._site, self._session.sink, self._terms, is_command=is_command)
         self._until = {each.strand: each.until for each in found}
-        self._desk.result.strands = len(found)
+        self._session.result.strands = len(found)
         if is_command:
             self._resume(found, "sync on command")
         elif is_reconfigured:
             self._resume([], "the configuration was read anew")
-        self._rounds = Rounds(self._desk, self._until)
+        self._rounds = Rounds(self._session, self._until)
         while not self._stop.is_set():
             if ready := self._ready():
                 for strand in self._rounds.run(_alike(ready)):
                     self._waited.pop(strand, None)
                 if tell is not None:
-                    tell(self._desk.result)
+                    tell(self._session.result)
             elif not self._wait():
                 break
-        self._desk.result.troubles = self._troubles()
+        self._session.result.troubles = self._troubles()
 
     # Which strands
 
@@ -115,7 +115,7 @@ class _Run:
 
     def _ready(self) -> list[Owed]:
         now = self._site.clock.now_us()
-        if self._desk.instance().hold is not None:
+        if self._session.instance().hold is not None:
             return []
         return [
             each
@@ -126,7 +126,7 @@ class _Run:
     def _troubles(self) -> list[StrandResult]:
         """Why a strand is not delivered in full."""
         found = list(self._rounds.not_taken.values())
-        whole = self._desk.instance().hold
+        whole = self._session.instance().hold
         for each in self._open():
             dataset, source, trouble = each.strand.dataset, each.strand.source, each.line.trouble
             if (hold := each.line.hold or whole) is not None:
@@ -142,9 +142,9 @@ class _Run:
 
     def _wait(self) -> bool:
         """Wait for the strand whose turn comes first, if that is worth it; False where nothing is."""
-        if self._desk.instance().hold is not None:
+        if self._session.instance().hold is not None:
             return False
-        now, patience = self._site.clock.now_us(), self._desk.sink.patience
+        now, patience = self._site.clock.now_us(), self._session.sink.patience
         waits = []
         for each in self._open():
             trouble = each.line.trouble
@@ -167,20 +167,20 @@ class _Run:
 
     def _resume(self, found: Sequence[Owed], reason: str) -> None:
         """The instance and these strands are tried again if they are held, and our own back-off is over."""
-        at, desk = self._site.clock.now_us(), self._desk
+        at, session = self._site.clock.now_us(), self._session
         writes: list[Write] = []
         expected: list[Expectation] = []
-        instance = desk.instance()
+        instance = session.instance()
         if instance.hold is not None and instance.hold.kind != UNREADABLE:
             stream = instance_stream(self._terms.name)
             expected.append(ExpectSeq(stream, instance.event))
             writes.append(event_of(stream, "resumed", at, reason=reason))
         for each in (each for each in found if _is_resumable(each, at)):
-            stream = desk.stream(each.strand)
+            stream = session.stream(each.strand)
             expected.append(ExpectSeq(stream, each.line.event))
             writes.append(event_of(stream, "resumed", at, reason=reason))
         if writes:
-            desk.commit(expected, writes)
+            session.commit(expected, writes)
 
 
 def _is_resumable(each: Owed, now: int) -> bool:

@@ -13,7 +13,7 @@ from strandline.rows.dataset import Strand
 from strandline.sinks.sink import Sink
 from strandline.state.context import Site
 from strandline.state.lease import Lease, LeaseLost
-from strandline.state.sink_progress import Instance, Line, sink_stream
+from strandline.state.sink_progress import Instance, SinkProgress, sink_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sender:
 
 
 @dataclass(slots=True)
-class Desk:
+class DeliverySession:
     site: Site
     courier: Callable[[], Courier]
     sink: Sink
@@ -39,7 +39,7 @@ class Desk:
     def stream(self, strand: Strand) -> str:
         return sink_stream(self.terms.name, strand.dataset, strand.source)
 
-    def line(self, strand: Strand) -> Line:
+    def line(self, strand: Strand) -> SinkProgress:
         return self.site.standing.lines().line(self.terms.name, strand)
 
     def instance(self) -> Instance:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from strandline.base.ranges import Range, RangeSet
 from strandline.delivery.backoff import pace_s, retry_s
 from strandline.sinks.sink import DONE, Outcome, Patience
-from strandline.state.sink_progress import Line, Receipt, Trouble
+from strandline.state.sink_progress import SinkProgress, Trouble, UnitReceipt
 
 if TYPE_CHECKING:
-    from strandline.sinks.unit_runner import Part, Told  # which needs pyarrow, and status does not
+    from strandline.sinks.unit_runner import IntentPart, Told  # which needs pyarrow, and status does not
 
 _FINAL: Final = frozenset({"row_too_large"})  # no further try could end otherwise
 _REFUSED: Final = frozenset({"bad_rows", "poison"})
@@ -19,7 +19,7 @@ _REFUSED: Final = frozenset({"bad_rows", "poison"})
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    receipts: tuple[Receipt, ...]
+    receipts: tuple[UnitReceipt, ...]
     void: tuple[Range, ...]
     withheld: tuple[Range, ...]
     given_up: tuple[Outcome, ...]  # become dead letters
@@ -32,14 +32,16 @@ class Verdict:
         return bool(self.receipts or self.void or self.given_up)
 
 
-def judge(line: Line, part: "Part", told: "Sequence[Told]", patience: Patience, now: int) -> Verdict:
+def judge(
+    line: SinkProgress, part: "IntentPart", told: "Sequence[Told]", patience: Patience, now: int
+) -> Verdict:
     """`told` is everything that was told of the strand, in the order of its seqs."""
     outcomes = [each.outcome for each in told]
     covered = RangeSet.of(Range(each.lo, each.hi) for each in outcomes)
     void = [hole for each in part.ranges for hole in covered.holes(each)]
     void += [Range(each.lo, each.hi) for each in outcomes if each.status in DONE and not each.rows]
     receipts = tuple(
-        Receipt(each.lo, each.hi, each.rows, each.bytes, each.digest, each.target)
+        UnitReceipt(each.lo, each.hi, each.rows, each.bytes, each.digest, each.target)
         for each in outcomes
         if each.status in DONE and each.rows
     )
@@ -67,13 +69,15 @@ def judge(line: Line, part: "Part", told: "Sequence[Told]", patience: Patience, 
     )
 
 
-def _tries(line: Line, refused: Outcome) -> int:
+def _tries(line: SinkProgress, refused: Outcome) -> int:
     """How often these rows were refused, this time included."""
     before = line.trouble.bad if line.trouble is not None else {}
     return before.get(Range(refused.lo, refused.hi), 0) + 1
 
 
-def _trouble(line: Line, outcomes: Sequence[Outcome], bad: dict[Range, int], now: int) -> Trouble | None:
+def _trouble(
+    line: SinkProgress, outcomes: Sequence[Outcome], bad: dict[Range, int], now: int
+) -> Trouble | None:
     stopped = next((each for each in outcomes if each.status in ("pace", "failed", "denied")), None)
     is_pace = stopped is not None and stopped.status == "pace"
     if stopped is not None:
@@ -94,5 +98,5 @@ def _trouble(line: Line, outcomes: Sequence[Outcome], bad: dict[Range, int], now
     return Trouble(stopped.lo, stopped.hi, kind, stopped.text, attempts, not_before, now, is_pace, bad)
 
 
-def _attempts(line: Line, lo: int) -> int:
+def _attempts(line: SinkProgress, lo: int) -> int:
     return line.trouble.attempts + 1 if line.trouble is not None and line.trouble.lo == lo else 1

@@ -12,10 +12,10 @@ from strandline.persist import Append
 from strandline.rows.dataset import Strand
 from strandline.state.context import Site
 from strandline.state.flush_plan import Share
-from strandline.state.landing import Piece
+from strandline.state.landing import SegmentPiece
 from strandline.state.pending_rows import Pending, pending
 from strandline.state.strand_entries import Held, append_of
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 from strandline.storage.segment import segment_fault
 
 MAX_PIECES: Final = 5_000  # a plan is one event, and names each of them; so it has no more strands either
@@ -33,12 +33,14 @@ class Choice:
 def choose(site: Site, dataset: str, until: Mapping[str, int]) -> Choice:
     """The oldest pending rows up to `until[source]` of each strand. Each strand lands in seq order: it
     stops in front of a damaged segment, and the others go on as if it had nothing behind that."""
-    tallies = {source: each for source, each in site.standing.pending(dataset).items() if source in until}
+    strand_states = {
+        source: each for source, each in site.standing.pending(dataset).items() if source in until
+    }
     ends = dict(until)
     faults: dict[str, str | None] = {}
     holds: dict[str, Append] = {}
     while True:
-        taken = list(_oldest(site, dataset, tallies, ends))
+        taken = list(_oldest(site, dataset, strand_states, ends))
         _look_at(site, taken, faults)
         damaged = [(source, each) for source, each in taken if faults[each.entry.segment.cid] is not None]
         if not damaged:
@@ -51,7 +53,7 @@ def choose(site: Site, dataset: str, until: Mapping[str, int]) -> Choice:
     for source, each in taken:
         strands.setdefault(source, []).append(each)
     shares = {source: share_of(source, parts) for source, parts in strands.items()}
-    new = [hold for source, hold in holds.items() if not _is_held(tallies[source], hold)]
+    new = [hold for source, hold in holds.items() if not _is_held(strand_states[source], hold)]
     return Choice(shares, new)
 
 
@@ -61,8 +63,8 @@ def _hold(site: Site, dataset: str, source: str, each: Pending, fault: str) -> A
     return append_of(Strand(dataset, source).ledger, held, site.clock.now_us())
 
 
-def _is_held(tally: Tally, hold: Append) -> bool:
-    return any((each.lo, each.hi) == (hold.data["lo"], hold.data["hi"]) for each in tally.holds)
+def _is_held(strand_state: StrandState, hold: Append) -> bool:
+    return any((each.lo, each.hi) == (hold.data["lo"], hold.data["hi"]) for each in strand_state.holds)
 
 
 def share_of(source: str, parts: list[Pending]) -> Share:
@@ -75,21 +77,21 @@ def share_of(source: str, parts: list[Pending]) -> Share:
         sum(each.hi - each.lo for each in parts),
         sum(each.bytes for each in parts),
         tuple(
-            Piece(source, each.entry.segment, each.first_row, each.hi - each.lo, each.lo, each.at)
+            SegmentPiece(source, each.entry.segment, each.first_row, each.hi - each.lo, each.lo, each.at)
             for each in parts
         ),
     )
 
 
 def _oldest(
-    site: Site, dataset: str, tallies: Mapping[str, Tally], until: Mapping[str, int]
+    site: Site, dataset: str, strand_states: Mapping[str, StrandState], until: Mapping[str, int]
 ) -> Iterator[tuple[str, Pending]]:
     """Across strands by age, in each by seq; the last one may be cut at a row."""
     rows, bytes_, pieces = 0, 0, 0
     merged = heapq.merge(
         *(
-            _of_strand(site, Strand(dataset, source), tally, until[source])
-            for source, tally in tallies.items()
+            _of_strand(site, Strand(dataset, source), strand_state, until[source])
+            for source, strand_state in strand_states.items()
         ),
         key=lambda found: (found[1].at, found[0], found[1].event),
     )
@@ -102,8 +104,10 @@ def _oldest(
             return
 
 
-def _of_strand(site: Site, strand: Strand, tally: Tally, until: int) -> Iterator[tuple[str, Pending]]:
-    for each in pending(site.b, strand, tally):
+def _of_strand(
+    site: Site, strand: Strand, strand_state: StrandState, until: int
+) -> Iterator[tuple[str, Pending]]:
+    for each in pending(site.b, strand, strand_state):
         if each.lo >= until:
             return
         yield strand.source, each
@@ -140,7 +144,7 @@ def without(strands: Mapping[str, Share], cid: str) -> tuple[dict[str, Share], d
     return kept, bad
 
 
-def _shortened(each: Share, pieces: tuple[Piece, ...]) -> Share:
+def _shortened(each: Share, pieces: tuple[SegmentPiece, ...]) -> Share:
     """A share of fewer pieces. The strand is read again from where this flush began: `next` is a hint that
     may be too low, never too high."""
     rows = sum(piece.rows for piece in pieces)

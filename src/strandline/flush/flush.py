@@ -11,9 +11,9 @@ from typing import Final
 from strandline.base.failpoint import reach
 from strandline.base.ranges import Range
 from strandline.flush.choose_rows import choose
-from strandline.flush.recover import FlushResult, Job, LoadEnd, land_flush, settle_loads, settle_open
+from strandline.flush.recover import FlushResult, LandingJob, LoadEnd, land_flush, settle_loads, settle_open
 from strandline.flush.scratch_tables import sweep_scratch
-from strandline.lake.ports.stage import Found, Settle, Tables
+from strandline.lake.ports.stage import LandingSnapshots, Settle, Tables
 from strandline.observe.span import span
 from strandline.persist import Conflict, ExpectSeq
 from strandline.persist.backend import Write
@@ -22,7 +22,7 @@ from strandline.state.context import Site
 from strandline.state.flush_plan import FlushPlan, Reason, flush_stream, planned
 from strandline.state.lease import Lease, LeaseLost, held
 from strandline.state.pending_rows import Pending, pending
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 from strandline.storage.segment import segment_fault
 
 __all__ = [
@@ -63,8 +63,8 @@ def due(site: Site, dataset: str) -> Reason | None:
     """Why a flush is due now: a plan was left open, enough is pending, or something for long enough."""
     if site.standing.numbers(dataset).open:
         return "resume"
-    tallies = site.standing.pending(dataset)
-    if sum(each.pending_bytes for each in tallies.values()) >= site.spool.flush_bytes:
+    strand_states = site.standing.pending(dataset)
+    if sum(each.pending_bytes for each in strand_states.values()) >= site.spool.flush_bytes:
         return "size"
     oldest = oldest_pending(site, dataset)
     if oldest is not None and site.clock.now_us() - oldest >= site.spool.max_age_s * 1_000_000:
@@ -80,8 +80,8 @@ def oldest_pending(site: Site, dataset: str) -> int | None:
     """When the oldest pending row was numbered; one small read a strand that has some."""
     found = [
         first.at
-        for source, tally in site.standing.pending(dataset).items()
-        if (first := _first(site, dataset, source, tally)) is not None
+        for source, strand_state in site.standing.pending(dataset).items()
+        if (first := _first(site, dataset, source, strand_state)) is not None
     ]
     return min(found, default=None)
 
@@ -91,20 +91,20 @@ def has_work(site: Site, dataset: str) -> bool:
     rows whose segment is still damaged. It needs no Spark."""
     if site.standing.numbers(dataset).open:
         return True
-    for source, tally in site.standing.pending(dataset).items():
-        first = _first(site, dataset, source, tally)
-        if first is not None and not _is_held(site, tally, first):
+    for source, strand_state in site.standing.pending(dataset).items():
+        first = _first(site, dataset, source, strand_state)
+        if first is not None and not _is_held(site, strand_state, first):
             return True
     return False
 
 
-def _first(site: Site, dataset: str, source: str, tally: Tally) -> Pending | None:
-    return next(pending(site.b, Strand(dataset, source), tally), None)
+def _first(site: Site, dataset: str, source: str, strand_state: StrandState) -> Pending | None:
+    return next(pending(site.b, Strand(dataset, source), strand_state), None)
 
 
-def _is_held(site: Site, tally: Tally, first: Pending) -> bool:
+def _is_held(site: Site, strand_state: StrandState, first: Pending) -> bool:
     """It was found damaged before, and is now: it may have been put back."""
-    is_known = any(hold.lo <= first.lo < hold.hi for hold in tally.holds)
+    is_known = any(hold.lo <= first.lo < hold.hi for hold in strand_state.holds)
     return is_known and segment_fault(site.content, first.entry.segment, first.entry.of) is not None
 
 
@@ -124,10 +124,10 @@ def flush(
     """Land everything that is pending now. LeaseHeld if another flushes the dataset for longer than
     `timeout_s`."""
     site.known(dataset)
-    until = {source: tally.hi for source, tally in site.standing.pending(dataset).items()}
+    until = {source: strand_state.hi for source, strand_state in site.standing.pending(dataset).items()}
     if not has_work(site, dataset):
         return idle(site, dataset)
-    job = Job(site, tables, dataset, settle)
+    job = LandingJob(site, tables, dataset, settle)
     results: list[FlushResult] = []
     loads: list[LoadEnd] = []
     with (
@@ -162,21 +162,21 @@ def idle(site: Site, dataset: str) -> FlushReport:
 
 def _held(site: Site, dataset: str) -> dict[str, tuple[Range, ...]]:
     return {
-        source: tuple(Range(hold.lo, hold.hi) for hold in tally.holds)
-        for source, tally in site.standing.pending(dataset).items()
-        if tally.holds
+        source: tuple(Range(hold.lo, hold.hi) for hold in strand_state.holds)
+        for source, strand_state in site.standing.pending(dataset).items()
+        if strand_state.holds
     }
 
 
 def _land_all(
-    job: Job, lease: Lease, until: Mapping[str, int], reason: Reason, timeout_s: float
+    job: LandingJob, lease: Lease, until: Mapping[str, int], reason: Reason, timeout_s: float
 ) -> Iterator[FlushResult | LoadEnd]:
     yield from settle_open(job, lease, timeout_s=timeout_s)
     while (plan := _plan(job, lease, until, reason)) is not None:
-        yield land_flush(job, plan, lease, Found(None, ()), is_resumed=False)
+        yield land_flush(job, plan, lease, LandingSnapshots(None, ()), is_resumed=False)
 
 
-def _plan(job: Job, lease: Lease, until: Mapping[str, int], reason: Reason) -> FlushPlan | None:
+def _plan(job: LandingJob, lease: Lease, until: Mapping[str, int], reason: Reason) -> FlushPlan | None:
     site, stream = job.site, flush_stream(job.dataset)
     with span("plan", dataset=job.dataset) as told:
         plan = _planned(site, stream, job, lease, until, reason)
@@ -185,7 +185,7 @@ def _plan(job: Job, lease: Lease, until: Mapping[str, int], reason: Reason) -> F
 
 
 def _planned(
-    site: Site, stream: str, job: Job, lease: Lease, until: Mapping[str, int], reason: Reason
+    site: Site, stream: str, job: LandingJob, lease: Lease, until: Mapping[str, int], reason: Reason
 ) -> FlushPlan | None:
     while True:
         event = site.b.last_seq(stream)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from strandline.base.failpoint import reach
 from strandline.errors import NotFoundError, OutcomeUnknown, StrandlineError, UnavailableError
-from strandline.lake.ports.stage import Found, Published, Staged, Tables
+from strandline.lake.ports.stage import LandingSnapshots, Published, Staged, Tables
 from strandline.observe.span import span
 from strandline.persist import Conflict, ExpectSeq
 from strandline.persist.backend import Write
@@ -35,12 +35,12 @@ class NotPublished(UnavailableError):
         self.dataset, self.number = dataset, number
 
 
-def look(tables: Tables, dataset: str, id_: str) -> Found:
+def look(tables: Tables, dataset: str, id_: str) -> LandingSnapshots:
     """What the table knows of an id; a table that is not there knows nothing."""
     try:
         return tables.look(dataset, id_)
     except NotFoundError:
-        return Found(None, ())
+        return LandingSnapshots(None, ())
 
 
 def publish(
@@ -50,7 +50,7 @@ def publish(
     lease: Lease,
     stage: Callable[[], Any],
     *,
-    found: Found,
+    found: LandingSnapshots,
 ) -> Published:
     """Bring `plan` into the table, once. `found` is what is there already; `stage` writes it where it is
     not, and where it is too old (see `stale`)."""
@@ -97,7 +97,7 @@ def publish(
     )
 
 
-def stale(dataset: Dataset, found: Found) -> frozenset[int]:
+def stale(dataset: Dataset, found: LandingSnapshots) -> frozenset[int]:
     """The staged copies that must not be published any more: where repeats of committed rows are left out
     (L-FLUSH-9), those from before the table's last commit, which may have brought a row that they hold."""
     if not dataset.dedupe_on_flush:
@@ -105,7 +105,7 @@ def stale(dataset: Dataset, found: Found) -> frozenset[int]:
     return frozenset(each.snapshot for each in found.staged if each.is_behind)
 
 
-def _staged(found: Found, version: int, old: frozenset[int]) -> Staged | None:
+def _staged(found: LandingSnapshots, version: int, old: frozenset[int]) -> Staged | None:
     return next((each for each in found.staged if each.version == version and each.snapshot not in old), None)
 
 

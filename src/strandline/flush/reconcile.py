@@ -166,9 +166,9 @@ def confirm_restore(site: Site) -> dict[str, Any] | None:
 
 def _landed_unknown(site: Site, lake: LakeSettings, strand: Strand, highest: int) -> list[Range]:
     """Of the rows that this store has pending, those that are in the table."""
-    tally = site.standing.tally(strand)
+    strand_state = site.standing.strand_state(strand)
     found = []
-    for each in pending(site.b, strand, tally):
+    for each in pending(site.b, strand, strand_state):
         if each.lo >= highest:
             break
         found += seqs_in_table(lake, strand.dataset, strand.source, Range(each.lo, min(each.hi, highest)))
@@ -189,7 +189,7 @@ def _reached(site: Site, dataset: str) -> dict[str, int]:
 
 
 def _sources(site: Site, dataset: str, marks: TableMarks, reached: Mapping[str, int]) -> list[str]:
-    known = {*site.standing.tallies(dataset), *reached}
+    known = {*site.standing.strand_states(dataset), *reached}
     if not marks.source_buckets:
         known |= {str(source) for source in marks.max_seqs}
     return sorted(known)

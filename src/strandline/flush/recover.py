@@ -14,7 +14,7 @@ from strandline.base.ranges import Range
 from strandline.flush.choose_rows import without
 from strandline.flush.publish import look, publish, record, stale
 from strandline.flush.scratch_tables import drop_scratch
-from strandline.lake.ports.stage import BURNED, Found, Published, Settle, Tables
+from strandline.lake.ports.stage import BURNED, LandingSnapshots, Published, Settle, Tables
 from strandline.persist import Conflict
 from strandline.rows.dataset import Dataset, Strand
 from strandline.state.context import Site
@@ -25,7 +25,7 @@ from strandline.storage.segment import SegmentUnreadable
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LandingJob:
     """A dataset that rows land in, its tables, and the hook that sees the rows of a flush."""
 
     site: Site
@@ -39,7 +39,7 @@ class Job:
     def ensure(self, schema: Dataset) -> None:
         self.tables.ensure(schema, has_landed=self.site.standing.numbers(self.dataset).has_landed)
 
-    def look(self, id_: str) -> Found:
+    def look(self, id_: str) -> LandingSnapshots:
         return look(self.tables, self.dataset, id_)
 
 
@@ -84,7 +84,7 @@ class LoadEnd:
     is_landed: bool
 
 
-def settle_open(job: Job, lease: Lease, *, timeout_s: float) -> Iterator[FlushResult | LoadEnd]:
+def settle_open(job: LandingJob, lease: Lease, *, timeout_s: float) -> Iterator[FlushResult | LoadEnd]:
     """Under the flush lease: bring everything that a crash left open to its end, in the order of the numbers.
 
     Loads are left to `settle_loads` where rows are not compared; where they are, one that is held for longer
@@ -97,7 +97,7 @@ def settle_open(job: Job, lease: Lease, *, timeout_s: float) -> Iterator[FlushRe
             yield ended
 
 
-def settle_loads(job: Job) -> Iterator[LoadEnd]:
+def settle_loads(job: LandingJob) -> Iterator[LoadEnd]:
     """Finish the loads whose holder has died; those under way stay with theirs."""
     for number, plan in _open_plans(job):
         if isinstance(plan, LoadPlan):
@@ -109,12 +109,12 @@ def settle_loads(job: Job) -> Iterator[LoadEnd]:
                 yield ended
 
 
-def _open_plans(job: Job) -> Iterator[tuple[int, Plan]]:
+def _open_plans(job: LandingJob) -> Iterator[tuple[int, Plan]]:
     for number, event in sorted(job.site.standing.numbers(job.dataset).open.items()):
         yield number, open_plan(job.site.b, job.dataset, number, event)
 
 
-def _end_load(job: Job, number: int, plan: LoadPlan, timeout_s: float) -> LoadEnd | None:
+def _end_load(job: LandingJob, number: int, plan: LoadPlan, timeout_s: float) -> LoadEnd | None:
     """None where its holder has just ended it."""
     with held(job.site.b, job.site.clock, f"load/{plan.load}", timeout_s=timeout_s) as lease:
         if number not in job.site.standing.numbers(job.dataset).open:
@@ -125,7 +125,9 @@ def _end_load(job: Job, number: int, plan: LoadPlan, timeout_s: float) -> LoadEn
 # A flush
 
 
-def land_flush(job: Job, plan: FlushPlan, lease: Lease, found: Found, *, is_resumed: bool) -> FlushResult:
+def land_flush(
+    job: LandingJob, plan: FlushPlan, lease: Lease, found: LandingSnapshots, *, is_resumed: bool
+) -> FlushResult:
     """From its plan to its record. `found` is what the table knows of it already."""
     site, began, schema = job.site, job.site.clock.now_us(), job.schema()
     while True:
@@ -155,7 +157,7 @@ def land_flush(job: Job, plan: FlushPlan, lease: Lease, found: Found, *, is_resu
     return result
 
 
-def _flush_stage(job: Job, schema: Dataset, plan: FlushPlan) -> Callable[[], None]:
+def _flush_stage(job: LandingJob, schema: Dataset, plan: FlushPlan) -> Callable[[], None]:
     def stage() -> None:
         job.ensure(schema)
         reach("flush.ensured")
@@ -164,7 +166,7 @@ def _flush_stage(job: Job, schema: Dataset, plan: FlushPlan) -> Callable[[], Non
     return stage
 
 
-def _amend(job: Job, plan: FlushPlan, lease: Lease, error: SegmentUnreadable) -> FlushPlan:
+def _amend(job: LandingJob, plan: FlushPlan, lease: Lease, error: SegmentUnreadable) -> FlushPlan:
     """Cut the plan in front of a segment that turned bad. Number and id stay: of the two versions Iceberg
     publishes one, and the record follows that."""
     site, at = job.site, job.site.clock.now_us()
@@ -185,7 +187,12 @@ def _amend(job: Job, plan: FlushPlan, lease: Lease, error: SegmentUnreadable) ->
 
 
 def _record_flush(
-    job: Job, plan: FlushPlan, lease: Lease, result: FlushResult, version: int, strands: Mapping[str, Share]
+    job: LandingJob,
+    plan: FlushPlan,
+    lease: Lease,
+    result: FlushResult,
+    version: int,
+    strands: Mapping[str, Share],
 ) -> None:
     at = job.site.clock.now_us()
     data = {
@@ -215,13 +222,15 @@ def _record_flush(
 # A load
 
 
-def settle_load(job: Job, plan: LoadPlan, lease: Lease, *, is_fresh: bool = False) -> LoadResult | None:
+def settle_load(
+    job: LandingJob, plan: LoadPlan, lease: Lease, *, is_fresh: bool = False
+) -> LoadResult | None:
     """Bring an open load to its end: landed, or, where its input is gone, released; then None.
 
     A crash after the record leaves the scratch table, which the next sweep of them removes.
     """
     schema = job.schema()
-    found = Found(None, ()) if is_fresh else job.look(plan.id)
+    found = LandingSnapshots(None, ()) if is_fresh else job.look(plan.id)
     if not is_fresh and not _is_begun(schema, found) and not job.tables.has_input(plan.input):
         job.ensure(schema)
         reach("load.burn")
@@ -244,7 +253,7 @@ def settle_load(job: Job, plan: LoadPlan, lease: Lease, *, is_fresh: bool = Fals
     return result
 
 
-def _is_begun(schema: Dataset, found: Found) -> bool:
+def _is_begun(schema: Dataset, found: LandingSnapshots) -> bool:
     """Whether it can be landed without its input. The empty commit of a burn that was cut short is staged
     too, and is no beginning."""
     old = stale(schema, found)
@@ -252,7 +261,7 @@ def _is_begun(schema: Dataset, found: Found) -> bool:
     return found.published is not None or is_staged
 
 
-def _record_landed(job: Job, plan: LoadPlan, lease: Lease, published: Published) -> LoadResult:
+def _record_landed(job: LandingJob, plan: LoadPlan, lease: Lease, published: Published) -> LoadResult:
     result = LoadResult(
         job.dataset,
         plan.load,
@@ -283,7 +292,7 @@ def _record_landed(job: Job, plan: LoadPlan, lease: Lease, published: Published)
     return result
 
 
-def _record_released(job: Job, plan: LoadPlan, lease: Lease) -> None:
+def _record_released(job: LandingJob, plan: LoadPlan, lease: Lease) -> None:
     """Give the numbers up. The id is burned by now: a late publish by the old holder is refused."""
     at = job.site.clock.now_us()
     data = {"number": plan.number, "id": plan.id, "load": plan.load, "reason": "its fixed input is gone"}

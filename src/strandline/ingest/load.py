@@ -20,7 +20,7 @@ import msgspec
 from strandline.base.failpoint import reach
 from strandline.base.ranges import Range
 from strandline.errors import OutcomeUnknown, UnavailableError, UsageError
-from strandline.flush.recover import Job, LoadResult, settle_load, settle_open
+from strandline.flush.recover import LandingJob, LoadResult, settle_load, settle_open
 from strandline.flush.scratch_tables import announce_scratch, drop_scratch, sweep_scratch
 from strandline.ingest.append import Busy, ExpectationUnmet, RequestIdReused
 from strandline.lake.ports.stage import Settle, Tables
@@ -146,7 +146,7 @@ def load(
     """
     if site.is_strict:
         site.known(dataset)
-    job = Job(site, tables, dataset, settle)
+    job = LandingJob(site, tables, dataset, settle)
     columns = _columns(tables, df, source)
     id_ = request_id if request_id is not None else site.random_hex()
     key = _request_key(dataset, id_)
@@ -170,7 +170,9 @@ def settled_load(
     to its reservation, or was released."""
     key = _request_key(dataset, request_id)
     marker = site.b.kv_get(key)
-    return None if marker is None else _repeat(Job(site, tables, dataset, settle), _marker(key, marker))
+    return (
+        None if marker is None else _repeat(LandingJob(site, tables, dataset, settle), _marker(key, marker))
+    )
 
 
 def has_landed(site: Site, dataset: str, request_id: str) -> bool | None:
@@ -190,7 +192,7 @@ def _columns(tables: LoadTables, df: "DataFrame", source: str | None) -> str:
     return sha256(msgspec.json.encode([source, sorted(tables.columns_of(df).items())])).hexdigest()
 
 
-def _load_anew(job: Job, tables: LoadTables, df: "DataFrame", request: _Request) -> LoadResult | None:
+def _load_anew(job: LandingJob, tables: LoadTables, df: "DataFrame", request: _Request) -> LoadResult | None:
     """None where another brought the same request meanwhile."""
     site, dataset, load_id = job.site, job.dataset, job.site.random_hex()
     sweep_scratch(site, tables, dataset)
@@ -218,7 +220,7 @@ def _load_anew(job: Job, tables: LoadTables, df: "DataFrame", request: _Request)
 
 
 def _fix(
-    job: Job, tables: LoadTables, df: "DataFrame", load_id: str, source: str | None
+    job: LandingJob, tables: LoadTables, df: "DataFrame", load_id: str, source: str | None
 ) -> tuple[FixedInput, Dataset]:
     reach("load.fix")
     fixed, grown = tables.fix_input(df, job.site.schema(job.dataset).dataset, load_id, source=source)
@@ -234,7 +236,7 @@ def _landed(result: LoadResult | None, dataset: str, load_id: str) -> LoadResult
     return result
 
 
-def _drop_after(error: BaseException, job: Job, load_id: str, lease: Lease) -> None:
+def _drop_after(error: BaseException, job: LandingJob, load_id: str, lease: Lease) -> None:
     """The first error is the one to raise; a table that cannot be dropped now is dropped by a sweep."""
     try:
         drop_scratch(job.site, job.tables, job.dataset, load_id, lease)
@@ -243,7 +245,7 @@ def _drop_after(error: BaseException, job: Job, load_id: str, lease: Lease) -> N
 
 
 @contextmanager
-def _alone(job: Job, dataset: Dataset) -> Iterator[Lease | None]:
+def _alone(job: LandingJob, dataset: Dataset) -> Iterator[Lease | None]:
     """Rows that a flush and a load bring at once could miss each other in their look for duplicates: in a
     dataset that leaves those out, nothing else is open or opened inside the block."""
     if not dataset.dedupe_on_flush:
@@ -264,7 +266,7 @@ class _Reservation:
     """One transaction: the numbers of each source, the flush number, what the schema grew by, and the
     request's marker, which must be what it was when the load began."""
 
-    job: Job
+    job: LandingJob
     request: _Request
     grown: Dataset
     fixed: FixedInput
@@ -387,14 +389,14 @@ def _marker(key: str, value: Any) -> _Marker:
         return msgspec.convert(value, _Marker)
 
 
-def _load_plan(job: Job, number: int, event: int) -> LoadPlan:
+def _load_plan(job: LandingJob, number: int, event: int) -> LoadPlan:
     plan = open_plan(job.site.b, job.dataset, number, event)
     if not isinstance(plan, LoadPlan):
         raise ControlUnreadable(flush_stream(job.dataset), event, f"number {number} is no load")
     return plan
 
 
-def _repeat(job: Job, marker: _Marker) -> LoadResult | None:
+def _repeat(job: LandingJob, marker: _Marker) -> LoadResult | None:
     """What became of a request that was here before; None if its load was released, so that it may run
     anew."""
     site, number = job.site, marker.number

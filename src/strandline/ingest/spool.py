@@ -37,9 +37,9 @@ def spool_lines(site: Site, dataset: str, *, check: bool = False) -> Iterator[Sp
     """What is pending, strand by strand, oldest first. `check` looks into every segment, once. It only reads;
     what lands meanwhile is left out."""
     look = _Look(site)
-    for source, tally in sorted(site.standing.pending(dataset).items()):
-        holds = {(each.lo, each.hi): each.reason for each in tally.holds}
-        for each in pending(site.b, Strand(dataset, source), tally):
+    for source, strand_state in sorted(site.standing.pending(dataset).items()):
+        holds = {(each.lo, each.hi): each.reason for each in strand_state.holds}
+        for each in pending(site.b, Strand(dataset, source), strand_state):
             found = look.at(each.entry) if check else None
             if found and _has_landed(site, Strand(dataset, source), each):
                 continue  # and its segment may be gone, rightly
@@ -79,7 +79,7 @@ class _Look:
 
 
 def _has_landed(site: Site, strand: Strand, each: Pending) -> bool:
-    return site.standing.tally(strand).settled.covers(Range(each.lo, each.hi))
+    return site.standing.strand_state(strand).settled.covers(Range(each.lo, each.hi))
 
 
 def declare_lost(site: Site, dataset: str, segment: str, *, reason: str) -> dict[str, tuple[int, int]]:
@@ -108,7 +108,7 @@ def declare_lost(site: Site, dataset: str, segment: str, *, reason: str) -> dict
                 )
             # Rows of older entries may still be pending, held for another segment: then reading begins there.
             first = next(
-                pending(site.b, Strand(dataset, source), site.standing.tally(Strand(dataset, source)))
+                pending(site.b, Strand(dataset, source), site.standing.strand_state(Strand(dataset, source)))
             )
             after = each.event + 1 if first.event == each.event else 0
             entry = Lost(segment, each.lo, each.hi, reason, each.bytes, after)
@@ -126,8 +126,8 @@ def declare_lost(site: Site, dataset: str, segment: str, *, reason: str) -> dict
 
 
 def _held(site: Site, dataset: str, segment: str) -> Iterator[tuple[str, Pending]]:
-    for source, tally in site.standing.pending(dataset).items():
-        if any(hold.segment == segment for hold in tally.holds):
-            for each in pending(site.b, Strand(dataset, source), tally):
+    for source, strand_state in site.standing.pending(dataset).items():
+        if any(hold.segment == segment for hold in strand_state.holds):
+            for each in pending(site.b, Strand(dataset, source), strand_state):
                 if each.entry.segment.cid == segment:
                     yield source, each

@@ -13,12 +13,12 @@ from strandline.lake.ports.prune import Upkeep
 from strandline.lake.ports.purge import Purger
 from strandline.lake.ports.rewrite import Rewriter
 from strandline.maintenance.chores import Chore
-from strandline.maintenance.compaction.merge import Compacted
+from strandline.maintenance.compaction.merge import LandedRewrite
 from strandline.maintenance.purge import PurgeResult, purge
 from strandline.maintenance.retention.prune import WAIT_S, PruneResult, prune
 from strandline.maintenance.retention.rules import rules_of
 from strandline.maintenance.store_upkeep import Tidied, tidy
-from strandline.maintenance.table_upkeep import Asked, Maintained, look, maintain
+from strandline.maintenance.table_upkeep import Maintained, UpkeepAsked, look, maintain
 from strandline.state.context import Site
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ class Keeping:
     def maintain(
         self,
         dataset: str | None = None,
-        asked: Asked | None = None,
+        asked: UpkeepAsked | None = None,
         *,
         dry_run: bool = False,
         timeout_s: float = WAIT_S,
-        tell: Callable[[str, Compacted], None] | None = None,
+        tell: Callable[[str, LandedRewrite], None] | None = None,
     ) -> Mapping[str, Maintained | StrandlineError]:
         """Merge small files, let old snapshots and files without a name go, of one dataset or of each; an
         error stands where a result would. With `dry_run` it is only told what is due."""
@@ -97,7 +97,7 @@ class Keeping:
         done: dict[str, Maintained | StrandlineError] = {}
         for name in names:
             try:
-                done[name] = self._maintain(name, asked or Asked(), dry_run, timeout_s, tell)
+                done[name] = self._maintain(name, asked or UpkeepAsked(), dry_run, timeout_s, tell)
             except StrandlineError as error:
                 done[name] = error
         return done
@@ -105,10 +105,10 @@ class Keeping:
     def _maintain(
         self,
         name: str,
-        asked: Asked,
+        asked: UpkeepAsked,
         dry_run: bool,
         timeout_s: float,
-        tell: Callable[[str, Compacted], None] | None,
+        tell: Callable[[str, LandedRewrite], None] | None,
     ) -> Maintained:
         rewriter, settings = self.rewriter, self._config.compaction
         if dry_run:

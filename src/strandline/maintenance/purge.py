@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from strandline.base.failpoint import reach
 from strandline.base.ranges import Range
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.errors import UsageError
-from strandline.lake.ports.purge import Asked, Match, Purger
+from strandline.lake.ports.purge import Match, PurgeAsked, Purger
 from strandline.maintenance.open_run import OtherRunOpen, check_no_rewrite, opened_by
 from strandline.maintenance.purge_quarantine import Quarantined, purge_quarantine
 from strandline.maintenance.snapshot_expiry import expirable
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 WAIT_S: Final = 60.0  # for another who keeps house
 BY: Final = "purge"
-_ONLY_NOW: Final = Compaction(min_snapshots=1, max_snapshot_age_h=0, max_snapshots=1)
+_ONLY_NOW: Final = CompactionSection(min_snapshots=1, max_snapshot_age_h=0, max_snapshots=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class AlreadyDelivered:
     """Rows that had left through a sink, as far as its line tells: it cannot call them back."""
 
     sink: str
@@ -75,7 +75,7 @@ class PurgeResult:
     source: str | None
     rows: int = 0
     strands: Mapping[str, int] = field(default_factory=dict)
-    left: tuple[Left, ...] = ()
+    left: tuple[AlreadyDelivered, ...] = ()
     quarantined: Quarantined = field(default_factory=Quarantined)
     held: tuple[HeldSegment, ...] = ()
     letters: tuple[str, ...] = ()
@@ -99,9 +99,9 @@ class PurgeRun:
     """What is decided."""
 
     id: str
-    asked: Asked
+    asked: PurgeAsked
     found: tuple[Match, ...]
-    left: tuple[Left, ...]
+    left: tuple[AlreadyDelivered, ...]
     bare: Mapping[str, int]
 
     @property
@@ -179,15 +179,15 @@ class _Purging:
     def _decide(self) -> PurgeRun:
         """V before the numbers: what is visible by then has a number among them."""
         visible = {
-            source: tally.visible_through
-            for source, tally in self.site.standing.tallies(self.dataset).items()
+            source: strand_state.visible_through
+            for source, strand_state in self.site.standing.strand_states(self.dataset).items()
         }
         numbers = self.site.standing.numbers(self.dataset)
-        asked = Asked(self.where, self.source, numbers.visible)
+        asked = PurgeAsked(self.where, self.source, numbers.visible)
         found = tuple(self.purger.count(self.dataset, asked))
         marks = self._marks({each.source for each in found})
         passed = self.purger.passed(self.dataset, asked, marks) if found else {}
-        left = tuple(Left(name, source, rows) for (name, source), rows in sorted(passed.items()))
+        left = tuple(AlreadyDelivered(name, source, rows) for (name, source), rows in sorted(passed.items()))
         is_all = self.where is None and not numbers.open
         bare = {each.source: visible.get(each.source, 0) for each in found} if is_all else {}
         return PurgeRun(self.site.random_hex(), asked, found, left, bare)
@@ -220,9 +220,9 @@ class _Purging:
         return replace(result, rows=run.rows, strands=strands, left=run.left)
 
     def _held(self) -> Iterator[HeldSegment]:
-        for source, tally in sorted(self.site.standing.pending(self.dataset).items()):
+        for source, strand_state in sorted(self.site.standing.pending(self.dataset).items()):
             if self.source in (None, source):
-                for hold in tally.holds:
+                for hold in strand_state.holds:
                     yield HeldSegment(source, hold.segment, hold.hi - hold.lo)
 
     def _letters(self, run: PurgeRun | None) -> Iterator[str]:
@@ -339,8 +339,8 @@ def finish_purge(site: Site, purger: Purger, dataset: str, lease: Lease) -> Purg
             Match(source, rows, Range(lo, hi), Range(early, late))
             for source, rows, lo, hi, early, late in data["found"]
         )
-        asked = Asked(data["where"], data["source"], data["flush"])
-        left = tuple(Left(*each) for each in data["left"])
+        asked = PurgeAsked(data["where"], data["source"], data["flush"])
+        left = tuple(AlreadyDelivered(*each) for each in data["left"])
         run = PurgeRun(data["run"], asked, matches, left, dict(data["bare"]))
     _delete_and_record(site, purger, dataset, lease, run)
     return run

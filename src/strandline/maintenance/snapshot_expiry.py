@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.state.context import Site
 from strandline.state.flush_plan import open_plan
 from strandline.state.lease import LeaseHeld, take_lease
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class SnapshotsToExpire:
     """What may go, in two steps: Iceberg remembers a published id only as long as the snapshot that carries
     it, so staged copies go before it."""
 
@@ -27,12 +27,12 @@ class Doomed:
 
 def choose_expired(
     found: Sequence["KnownSnapshot"],
-    settings: Compaction,
+    settings: CompactionSection,
     *,
     now: int,
     is_closed: Callable[[str], bool],
     oldest_open: int | None,
-) -> Doomed:
+) -> SnapshotsToExpire:
     """Pure. `found` is oldest first. Nothing goes that an open plan may need: neither its own snapshots nor
     any that is newer than the plan. Nor does a published snapshot while some staged copy of its id stays:
     once the id is forgotten, that copy could be published a second time. What is no landing and hangs on no
@@ -61,13 +61,13 @@ def choose_expired(
     old = sum(each.at < too_old for each in history[: -settings.min_snapshots])
     most = len(history) - min(settings.min_snapshots, len(history))
     wanted = {each.id for each in history[: min(max(count, old), most)]}
-    return Doomed(staged, tuple(each.id for each in removable if each.id in wanted))
+    return SnapshotsToExpire(staged, tuple(each.id for each in removable if each.id in wanted))
 
 
 def expire_snapshots(
     site: Site,
     dataset: str,
-    settings: Compaction,
+    settings: CompactionSection,
     snapshots: Callable[[], Sequence["KnownSnapshot"]],
     expire: Callable[[Iterable[int]], None],
 ) -> int:
@@ -87,8 +87,8 @@ def expire_snapshots(
 
 
 def expirable(
-    site: Site, dataset: str, settings: Compaction, snapshots: Callable[[], Sequence["KnownSnapshot"]]
-) -> Doomed:
+    site: Site, dataset: str, settings: CompactionSection, snapshots: Callable[[], Sequence["KnownSnapshot"]]
+) -> SnapshotsToExpire:
     """What may go now. To let it go takes the lease `maintain/<dataset>`."""
     # Looked at before the plans: a plan that is opened later has snapshots that are not among these.
     found = snapshots()

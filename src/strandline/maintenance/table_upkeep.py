@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.base.failpoint import reach
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.flush.reconcile import paused
 from strandline.lake.ports.rewrite import Rewriter
 from strandline.maintenance.compaction.files_to_merge import Work
-from strandline.maintenance.compaction.merge import Compacted
+from strandline.maintenance.compaction.merge import LandedRewrite
 from strandline.maintenance.compaction.walk import WalkReport, is_idle, plan, walk
 from strandline.maintenance.snapshot_expiry import expirable
 from strandline.observe.span import span
@@ -37,7 +37,7 @@ class Maintained:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UpkeepAsked:
     """What of it is wanted."""
 
     compact: bool = True
@@ -48,12 +48,12 @@ class Asked:
 def maintain(
     site: Site,
     rewriter: Rewriter,
-    settings: Compaction,
+    settings: CompactionSection,
     dataset: str,
-    asked: Asked,
+    asked: UpkeepAsked,
     *,
     timeout_s: float = WAIT_S,
-    tell: Callable[[Compacted], None] | None = None,
+    tell: Callable[[LandedRewrite], None] | None = None,
 ) -> Maintained:
     """LeaseHeld if another keeps house there for longer than `timeout_s`. Where nothing is to be done no
     lease is taken and no Spark asked."""
@@ -79,7 +79,9 @@ def maintain(
     return Maintained(dataset, walked, expired, orphans)
 
 
-def look(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str, asked: Asked) -> Maintained:
+def look(
+    site: Site, rewriter: Rewriter, settings: CompactionSection, dataset: str, asked: UpkeepAsked
+) -> Maintained:
     """What `maintain` would do; nothing is changed, and no Spark asked. Orphans are not looked for."""
     nothing = WalkReport(dataset, is_idle=True)
     if rewriter.pointer(dataset) is None:
@@ -92,12 +94,14 @@ def look(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str, ask
     return Maintained(dataset, report, expired, planned=tuple(works), is_dry=True)
 
 
-def _has_old(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str, asked: Asked) -> bool:
+def _has_old(
+    site: Site, rewriter: Rewriter, settings: CompactionSection, dataset: str, asked: UpkeepAsked
+) -> bool:
     doomed = expirable(site, dataset, settings, lambda: rewriter.snapshots(dataset))
     return bool(len(doomed)) or _is_sweep_due(site, dataset, asked)
 
 
-def _expire(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str) -> int:
+def _expire(site: Site, rewriter: Rewriter, settings: CompactionSection, dataset: str) -> int:
     doomed = expirable(site, dataset, settings, lambda: rewriter.snapshots(dataset))
     # In this order: Iceberg forgets a published id with its snapshot, and a staged copy could land again.
     for ids in (doomed.staged, doomed.published):
@@ -107,7 +111,7 @@ def _expire(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str) 
     return len(doomed)
 
 
-def _is_sweep_due(site: Site, dataset: str, asked: Asked) -> bool:
+def _is_sweep_due(site: Site, dataset: str, asked: UpkeepAsked) -> bool:
     """Once a day. Not while a restore is unconfirmed: what the restored store does not know looks like an
     orphan."""
     last = site.standing.rewrites().of(dataset).swept_at

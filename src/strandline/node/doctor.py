@@ -160,9 +160,9 @@ def _store(site: Site) -> str:
 def _clock(site: Site) -> str | Finding:
     """Against the newest of what was recorded: a clock that is behind it went back."""
     changed = [
-        tally.changed_at
+        strand_state.changed_at
         for dataset in site.standing.datasets()
-        for tally in site.standing.tallies(dataset).values()
+        for strand_state in site.standing.strand_states(dataset).values()
     ]
     ahead_s = (max(changed, default=0) - site.clock.now_us()) / 1e6
     if ahead_s <= AHEAD_S:

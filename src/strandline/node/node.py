@@ -24,7 +24,7 @@ from strandline.ingest.buffered_writer import BufferedWriter, OnFull
 from strandline.maintenance.snapshot_expiry import expire_snapshots
 from strandline.observe.span import send_traces, span
 from strandline.persist import Conflict, ExpectSeq
-from strandline.read.token import Token
+from strandline.read.token import ReadToken
 from strandline.read.visible import Bounds, DataAge, OnPruned, age, bounds, visible
 from strandline.state.context import open_site
 from strandline.state.dataset_versions import dataset_stream, declared
@@ -408,7 +408,7 @@ class Node:
     def end(self, dataset: str, *, source: str | None = None) -> str:
         """The token of now: everything that is visible. It needs no Spark."""
         self.site.known(dataset)
-        return Token(self.origin, dataset, source, visible(self.site, dataset, source)).text()
+        return ReadToken(self.origin, dataset, source, visible(self.site, dataset, source)).text()
 
     def explain(
         self,

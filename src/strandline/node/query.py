@@ -36,7 +36,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class QueryResult:
     """What a query gives; `pages` once, in bounded memory. `ages` is of each dataset that it may mean."""
 
     columns: list[str]
@@ -45,14 +45,14 @@ class Found:
     arrow_schema: Callable[[], Any]
 
 
-def ask(node: "Node", query: Query, *, session: "SparkSession | None" = None) -> Found:
+def ask(node: "Node", query: Query, *, session: "SparkSession | None" = None) -> QueryResult:
     """Run it, in the node's session or in one of its Spark that is given."""
     rows = _asked(node, query, session)
     ages = {dataset: node.age(dataset) for dataset in node.named_in(query.text)}
     columns = rows.columns
     _check_names(columns)
     given = rows if query.limit is None else rows.limit(query.limit)
-    return Found(columns, ages, _pages(given, columns), lambda: _schema(given))
+    return QueryResult(columns, ages, _pages(given, columns), lambda: _schema(given))
 
 
 def _asked(node: "Node", query: Query, session: "SparkSession | None") -> "DataFrame":

@@ -28,10 +28,10 @@ from strandline.state.archive import past_events
 from strandline.state.context import Site
 from strandline.state.flush_plan import flush_stream
 from strandline.state.pending_rows import pending
-from strandline.state.sink_progress import Hold, Line, Trouble
+from strandline.state.sink_progress import SinkProgress, SinkStop, Trouble
 from strandline.state.sink_progress_fold import UNREADABLE
 from strandline.state.strand_entries import Lost, entry_of
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 
 Health = Literal["ok", "degraded", "held", "failed"]
 
@@ -107,7 +107,7 @@ class StrandStatus:
     lag_s: float | None
     delivered_at: int | None
     trouble: Trouble | None
-    hold: Hold | None
+    hold: SinkStop | None
     intent: IntentStatus | None
     rows: int
     bytes: int
@@ -126,7 +126,7 @@ class SinkStatus:
     destination: str
     schedule: str | None
     next_due_at: int | None
-    hold: Hold | None
+    hold: SinkStop | None
     strands: tuple[StrandStatus, ...]
     counters: Mapping[str, int]
 
@@ -169,13 +169,14 @@ def status_of(config: Config, site: Site, *, at: int | None = None) -> Status:
 
 def _dataset(config: Config, site: Site, dataset: str, now: int, *, is_past: bool) -> DatasetStatus:
     standing = site.standing
-    waiting, numbers, tallies = (
+    waiting, numbers, strand_states = (
         standing.pending(dataset),
         standing.numbers(dataset),
-        standing.tallies(dataset),
+        standing.strand_states(dataset),
     )
     firsts = (
-        next(pending(site.b, Strand(dataset, source), tally), None) for source, tally in waiting.items()
+        next(pending(site.b, Strand(dataset, source), strand_state), None)
+        for source, strand_state in waiting.items()
     )
     oldest = min((first.at for first in firsts if first is not None), default=None)
     counters = standing.counts().of("dataset", dataset)
@@ -183,7 +184,7 @@ def _dataset(config: Config, site: Site, dataset: str, now: int, *, is_past: boo
     return DatasetStatus(
         dataset,
         standing.schema_event(dataset),
-        len(tallies),
+        len(strand_states),
         sum(each.pending_rows for each in waiting.values()),
         sum(each.pending_bytes for each in waiting.values()),
         oldest,
@@ -191,11 +192,13 @@ def _dataset(config: Config, site: Site, dataset: str, now: int, *, is_past: boo
         sum(each.count for each in entries(site.b, dataset, until=now)),
         tuple(
             Gap(source, hold.segment, hold.lo, hold.hi, hold.reason)
-            for source, tally in sorted(waiting.items())
-            for hold in tally.holds
+            for source, strand_state in sorted(waiting.items())
+            for hold in strand_state.holds
         ),
         tuple(
-            gap for source, tally in sorted(tallies.items()) for gap in _lost(site, dataset, source, tally)
+            gap
+            for source, strand_state in sorted(strand_states.items())
+            for gap in _lost(site, dataset, source, strand_state)
         ),
         numbers.last,
         numbers.visible,
@@ -213,13 +216,13 @@ def _opening(site: Site, dataset: str, event: int) -> str | None:
     return None if found is None else found.type
 
 
-def _lost(site: Site, dataset: str, source: str, tally: Tally) -> Iterator[Gap]:
-    """The tally knows where rows are missing, not why: where some are, the ledger is read through."""
-    for event in past_events(site, Strand(dataset, source).ledger) if tally.empty.ranges else ():
+def _lost(site: Site, dataset: str, source: str, strand_state: StrandState) -> Iterator[Gap]:
+    """Yield the gaps of a strand. Its state knows where rows are missing; only the ledger says why."""
+    for event in past_events(site, Strand(dataset, source).ledger) if strand_state.empty.ranges else ():
         if event.type == "lost":
             entry = entry_of(event)
             assert isinstance(entry, Lost)
-            if tally.empty.covers(Range(entry.lo, entry.hi)):  # by then
+            if strand_state.empty.covers(Range(entry.lo, entry.hi)):  # by then
                 yield Gap(source, entry.segment, entry.lo, entry.hi, entry.reason)
 
 
@@ -261,15 +264,15 @@ def _retention_causes(dataset: str, found: RetentionStatus, config: Config) -> I
 def _sink(configured: SinkConfig | None, site: Site, name: str, now: int) -> SinkStatus:
     lines = site.standing.lines()
     instance, strands = lines.instance(name), set(lines.of(name))
-    tallies = {dataset: site.standing.tallies(dataset) for dataset in site.standing.datasets()}
+    strand_states = {dataset: site.standing.strand_states(dataset) for dataset in site.standing.datasets()}
     # One that starts with what comes is owed nothing before it has begun.
     if configured is not None and (instance.is_open or configured.start == "all"):
-        for dataset in filter(configured.takes, tallies):
-            strands |= {Strand(dataset, source) for source in tallies[dataset]}
+        for dataset in filter(configured.takes, strand_states):
+            strands |= {Strand(dataset, source) for source in strand_states[dataset]}
 
     def strand(each: Strand) -> StrandStatus:
-        tally = tallies.get(each.dataset, {}).get(each.source, Tally())
-        return _strand(site, each, lines.line(name, each), tally, now)
+        strand_state = strand_states.get(each.dataset, {}).get(each.source, StrandState())
+        return _strand(site, each, lines.line(name, each), strand_state, now)
 
     is_on = configured is not None and configured.enabled
     due = configured.cron.next_after(_time(now)) if configured is not None and is_on else None
@@ -286,11 +289,13 @@ def _sink(configured: SinkConfig | None, site: Site, name: str, now: int) -> Sin
     )
 
 
-def _strand(site: Site, strand: Strand, line: Line, tally: Tally, now: int) -> StrandStatus:
-    since = max(line.mark, tally.bare)
+def _strand(
+    site: Site, strand: Strand, line: SinkProgress, strand_state: StrandState, now: int
+) -> StrandStatus:
+    since = max(line.mark, strand_state.bare)
     owed = [
         hole
-        for each in tally.empty.holes(Range(since, max(since, tally.visible_through)))
+        for each in strand_state.empty.holes(Range(since, max(since, strand_state.visible_through)))
         for hole in line.done.holes(each)
     ]
     oldest = numbered_at(site.b, strand, owed[0].lo + 1) if owed else now
@@ -300,7 +305,7 @@ def _strand(site: Site, strand: Strand, line: Line, tally: Tally, now: int) -> S
         strand.dataset,
         strand.source,
         line.mark,
-        tally.visible_through,
+        strand_state.visible_through,
         sum(map(len, owed)),
         None if oldest is None else _seconds(now - oldest),
         line.at or None,

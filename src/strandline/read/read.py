@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 
 from strandline.base.ranges import Range
 from strandline.errors import UsageError
-from strandline.lake.jobs.scan import LakeReader, Piece
+from strandline.lake.jobs.scan import LakeReader, ScanRange
 from strandline.lake.jobs.table_schema import FLUSH, SEQ
 from strandline.lake.metadata.iceberg import SnapshotGone
-from strandline.read.token import Token
+from strandline.read.token import ReadToken
 from strandline.read.visible import Bounds, DataAge
 from strandline.rows.dataset import SOURCE, Dataset
 from strandline.state.context import Site
@@ -117,7 +117,7 @@ class Scan:
         assert source is not None
         while since < until:
             window = Range(since, min(since + self._max_rows, until))
-            table = self._read([Piece(source, window)])
+            table = self._read([ScanRange(source, window)])
             if table.num_rows:
                 # It may end before the window, by a gap or by its bytes: what follows is asked for again.
                 seqs = table.column(SEQ).to_pylist()
@@ -204,7 +204,7 @@ class Scan:
 
     # Both
 
-    def _read(self, pieces: list[Piece]) -> pa.Table:
+    def _read(self, pieces: list[ScanRange]) -> pa.Table:
         """One query. Bytes are counted in each: that the rows so far were small says nothing of the next."""
         return self._retried(
             lambda: self._reader().page(
@@ -243,7 +243,7 @@ class Scan:
         return tuple(rows)
 
     def _token(self, at: int) -> str:
-        return Token(self._origin, self._dataset.name, self._asked.source, at).text()
+        return ReadToken(self._origin, self._dataset.name, self._asked.source, at).text()
 
 
 def _ended(ranges: Sequence[tuple[int, str, Range]]) -> Iterator[_Part]:
@@ -255,17 +255,17 @@ def _ended(ranges: Sequence[tuple[int, str, Range]]) -> Iterator[_Part]:
         before = flush
 
 
-def _pieces(parts: "Sequence[_Part]") -> tuple[int, list[Piece]]:
+def _pieces(parts: "Sequence[_Part]") -> tuple[int, list[ScanRange]]:
     """How many of the parts one query takes, and its pieces: a flush that is there whole is one, whatever the
     number of its sources."""
-    pieces: list[Piece] = []
+    pieces: list[ScanRange] = []
     taken = 0
     for _, group in groupby(parts, key=attrgetter("flush")):
         mine = list(group)
         if mine[0].is_first and mine[-1].is_last:
-            found = [Piece(None, None, mine[0].flush)]
+            found = [ScanRange(None, None, mine[0].flush)]
         else:
-            found = [Piece(part.source, part.seqs, part.flush) for part in mine]
+            found = [ScanRange(part.source, part.seqs, part.flush) for part in mine]
         room = MOST_PIECES - len(pieces)
         if len(found) > room:
             return taken + room, pieces + found[:room]

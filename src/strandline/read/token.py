@@ -34,7 +34,7 @@ class InvalidToken(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ReadToken:
     """A place: a seq of one strand, or with no source a flush number of the dataset."""
 
     origin: str
@@ -55,7 +55,7 @@ class Token:
         return f"{_PREFIX}.{packed}.{_sum(packed)}"
 
 
-def read_token(text: object, *, origin: str, dataset: str, source: str | None) -> Token:
+def read_token(text: object, *, origin: str, dataset: str, source: str | None) -> ReadToken:
     """The token, which must be of this origin, dataset and strand (None: of all sources)."""
     if type(text) is not str or text.count(".") != 2:
         raise InvalidToken(f"{text!r:.60} has not the form of one")
@@ -75,7 +75,7 @@ def read_token(text: object, *, origin: str, dataset: str, source: str | None) -
     return token
 
 
-def _unpacked(packed: str) -> Token:
+def _unpacked(packed: str) -> ReadToken:
     try:
         body: Any = orjson.loads(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
         if "flush" in body:
@@ -86,7 +86,7 @@ def _unpacked(packed: str) -> Token:
             source, at = body["source"], body["seq"]
         if not (type(at) is str and at.isdecimal()):
             raise InvalidToken(f"its place is {at!r:.40}")
-        return Token(body["origin"], body["dataset"], source, int(at))
+        return ReadToken(body["origin"], body["dataset"], source, int(at))
     except (binascii.Error, orjson.JSONDecodeError, KeyError, TypeError, UnicodeError) as error:
         raise InvalidToken("its content cannot be read") from error
 

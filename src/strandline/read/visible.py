@@ -71,16 +71,16 @@ def age(site: Site, dataset: str) -> DataAge:
     """From the last flush, which landed all that was pending then but for what is held: of that the oldest
     row counts."""
     waiting, now = site.standing.pending(dataset), site.clock.now_us()
-    rows = sum(tally.pending_rows for tally in waiting.values())
+    rows = sum(strand_state.pending_rows for strand_state in waiting.values())
     if not rows:
         return DataAge(0, now, 0.0)
     flushed_at = site.standing.numbers(dataset).flushed_at
     if not flushed_at:
         return DataAge(rows, None, None)
     held = (
-        next(pending(site.b, Strand(dataset, source), tally)).at
-        for source, tally in waiting.items()
-        if tally.holds
+        next(pending(site.b, Strand(dataset, source), strand_state)).at
+        for source, strand_state in waiting.items()
+        if strand_state.holds
     )
     as_of = min([flushed_at, *held])
     return DataAge(rows, as_of, max(now - as_of, 0) / 1e6)
@@ -90,7 +90,7 @@ def visible(site: Site, dataset: str, source: str | None) -> int:
     """V of a strand, or with no source the visible flush of the dataset."""
     if source is None:
         return site.standing.numbers(dataset).visible
-    return site.standing.tally(Strand(dataset, source)).visible_through
+    return site.standing.strand_state(Strand(dataset, source)).visible_through
 
 
 def bounds(
@@ -122,8 +122,8 @@ def _check_front(site: Site, dataset: str, source: str | None, since: int) -> No
         pruning = site.standing.prunings().of(dataset)
         pruned, front = pruning.pruned, pruning.front
     else:
-        tally = site.standing.tally(Strand(dataset, source))
-        pruned, front = tally.pruned, tally.front
+        strand_state = site.standing.strand_state(Strand(dataset, source))
+        pruned, front = strand_state.pruned, strand_state.front
     if since < front:
         # A flush number says nothing of how many rows it landed: of a run all count that has any behind.
         rows = (

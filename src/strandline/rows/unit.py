@@ -4,7 +4,7 @@
     Authorization: Bearer …
     Content-Type: application/x-ndjson             one row a line, each line ended
     Content-Encoding: gzip                         or zstd, or none
-    X-Strandline-Unit-Id: 9f2c…                    32 hex digits, made of what names the rows: see `Unit.id`
+    X-Strandline-Unit-Id: 9f2c…                    32 hex digits, made of what names the rows: `UnitHead.id`
     X-Strandline-Origin: 0f3c…                     the id of the sender's store, 32 hex digits
     X-Strandline-Node: laptop                      the sender's name, percent-encoded
     X-Strandline-Instance: centre                  the sink that sends, percent-encoded
@@ -75,7 +75,7 @@ class UnitInvalid(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class UnitHead:
     """What the headers say. `rows` may be fewer than the range is long, never more."""
 
     origin: str
@@ -96,7 +96,7 @@ class Unit:
         return sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
-def unit_headers(unit: Unit) -> dict[str, str]:
+def unit_headers(unit: UnitHead) -> dict[str, str]:
     """What the sender writes."""
     return {
         UNIT_ID: unit.id,
@@ -128,7 +128,7 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
-def read_unit(values_of: Callable[[str], Sequence[str]]) -> Unit:
+def read_unit(values_of: Callable[[str], Sequence[str]]) -> UnitHead:
     """What the receiver reads; `values_of` gives all values of a header. Raises UnitInvalid."""
 
     def one(name: str) -> str:
@@ -141,7 +141,7 @@ def read_unit(values_of: Callable[[str], Sequence[str]]) -> Unit:
     rows = int(_matched(_NUMBER, ROWS, one(ROWS), "a number, 0 or more"))
     if rows > hi - lo:
         raise UnitInvalid(ROWS, f"{rows:,} rows in a range of {hi - lo:,} seqs", "no more rows than seqs")
-    unit = Unit(
+    unit = UnitHead(
         check_origin(one(ORIGIN)),
         read_epoch(one(EPOCH)),
         _dataset(one(DATASET)),

@@ -44,7 +44,7 @@ class OutOfScope(StrandlineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class BearerToken:
     """What is kept of a token."""
 
     id: str
@@ -74,13 +74,13 @@ def new_token(
     at: int,
     datasets: Sequence[str] | None = None,
     origins: Sequence[str] | None = None,
-) -> tuple[Token, str]:
+) -> tuple[BearerToken, str]:
     """A new token and its text, which nothing can show again."""
     if not name or len(name) > 128 or not name.isprintable():
         raise UsageError(f"token name {name!r:.80} is no name", hint="who uses it, in a short text")
     token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
     text = f"slt_{token_id}_{secret}"
-    made = Token(
+    made = BearerToken(
         token_id,
         name,
         _hash(text),
@@ -94,7 +94,7 @@ def new_token(
     return made, text
 
 
-def tokens(b: AtomicBackend) -> Iterator[Token]:
+def tokens(b: AtomicBackend) -> Iterator[BearerToken]:
     """All, those that were revoked included, by id."""
     after = ""
     while page := b.kv_scan(_KEY, after=after, limit=_PAGE):
@@ -102,12 +102,12 @@ def tokens(b: AtomicBackend) -> Iterator[Token]:
         after = page[-1][0]
 
 
-def token_of(b: AtomicBackend, token_id: str) -> Token:
+def token_of(b: AtomicBackend, token_id: str) -> BearerToken:
     """The token with that id, or NotFoundError."""
     return _token(*_record(b, token_id))
 
 
-def revoke(b: AtomicBackend, token_id: str, *, at: int) -> Token:
+def revoke(b: AtomicBackend, token_id: str, *, at: int) -> BearerToken:
     """From now on it opens nothing; its record stays. Again, it changes nothing."""
     while True:
         key, value = _record(b, token_id)
@@ -136,11 +136,11 @@ class Gate:
     def __init__(self, b: AtomicBackend, configured: Sequence[str] = ()) -> None:
         self._b = b
         self._configured = [
-            Token(f"configured-{n}", "configured", _hash(text), None, None, 0)
+            BearerToken(f"configured-{n}", "configured", _hash(text), None, None, 0)
             for n, text in enumerate(configured, 1)
         ]
 
-    def token(self, authorization: Sequence[str]) -> Token:
+    def token(self, authorization: Sequence[str]) -> BearerToken:
         """Of all values of the header. Raises Unauthorized, which never says why."""
         if len(authorization) != 1 or not authorization[0].startswith("Bearer "):
             raise Unauthorized
@@ -164,18 +164,18 @@ def _hash(text: str) -> str:
     return sha256(text.encode(errors="replace")).hexdigest()
 
 
-def _data(token: Token) -> dict[str, Any]:
+def _data(token: BearerToken) -> dict[str, Any]:
     data = {name: list(each) if isinstance(each, tuple) else each for name, each in asdict(token).items()}
     del data["id"]
     return data
 
 
-def _token(key: str, value: Any) -> Token:
+def _token(key: str, value: Any) -> BearerToken:
     try:
         lists = {
             name: None if value[name] is None else tuple(value[name]) for name in ("datasets", "origins")
         }
-        return Token(id=key.removeprefix(_KEY), **{**value, **lists})
+        return BearerToken(id=key.removeprefix(_KEY), **{**value, **lists})
     except (TypeError, KeyError) as error:
         raise CorruptionError(
             f"{key!r} is no record of a token", hint="a newer Strandline may have written it: upgrade"

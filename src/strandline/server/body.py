@@ -8,7 +8,7 @@ import pyarrow as pa
 from strandline.errors import UsageError
 from strandline.rows.dataset import SOURCE, Refusal
 from strandline.rows.row_files import parse_lines, parse_row
-from strandline.rows.unit import ROW_ID, Unit
+from strandline.rows.unit import ROW_ID, UnitHead
 
 ENCODINGS: Final = ("identity", "gzip", "zstd")
 _BLOCK_BYTES: Final = 1024 * 1024
@@ -65,7 +65,7 @@ def unpacked(body: bytes, encoding: str, limit: int) -> bytes:
     return b"".join(blocks)
 
 
-def read_rows(unit: Unit, body: bytes) -> list[Any]:
+def read_rows(unit: UnitHead, body: bytes) -> list[Any]:
     """The rows of a body that is what the headers say, `source` and row ids taken off."""
     if (found := sha256(body).hexdigest()) != unit.sha256:
         raise Integrity(f"the body has SHA-256 {found}", f"the header says {unit.sha256}")

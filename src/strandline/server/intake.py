@@ -18,7 +18,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from strandline.config.keys import Server
+from strandline.config.keys import ServerSection
 from strandline.errors import (
     HeldError,
     NotFoundError,
@@ -29,7 +29,7 @@ from strandline.errors import (
 )
 from strandline.ingest.append import Busy, SpoolFull
 from strandline.rows.dataset import SourceInvalid
-from strandline.server.bearer_tokens import Gate, OutOfScope, Token, Unauthorized
+from strandline.server.bearer_tokens import BearerToken, Gate, OutOfScope, Unauthorized
 from strandline.server.body import ENCODINGS, BodyTooLarge, RowRefused
 from strandline.server.rate_limit import Rate, RateExceeded
 from strandline.server.received_ranges import RangeConflict
@@ -97,7 +97,13 @@ class Intake:
     threads."""
 
     def __init__(
-        self, site: Site, gate: Gate, settings: Server, *, body_s: float = BODY_S, idle_s: float = IDLE_S
+        self,
+        site: Site,
+        gate: Gate,
+        settings: ServerSection,
+        *,
+        body_s: float = BODY_S,
+        idle_s: float = IDLE_S,
     ) -> None:
         self.site, self.gate, self.settings = site, gate, settings
         self.rate = Rate(settings.rate_bytes_per_s, site.clock)
@@ -141,7 +147,7 @@ class Intake:
         if int(headers.get("Content-Length", "0")) > self.settings.max_body_bytes:
             raise BodyTooLarge(self.settings.max_body_bytes)
 
-    async def read(self, request: Request, token: Token, body: Body) -> bytes:
+    async def read(self, request: Request, token: BearerToken, body: Body) -> bytes:
         chunks: list[bytes] = []
         limit = self.settings.max_body_bytes
         pieces = aiter(request.stream())

@@ -22,7 +22,7 @@ from strandline.observe.span import span
 from strandline.rows.dataset import Refusal, SchemaBreaking, check_dataset_name
 from strandline.rows.row_files import parse_lines, parse_row, parse_rows
 from strandline.rows.validate import BadRows
-from strandline.server.bearer_tokens import OutOfScope, Token
+from strandline.server.bearer_tokens import BearerToken, OutOfScope
 from strandline.server.body import RowRefused, unpacked
 from strandline.server.intake import Intake, answer, content_encoding, content_type
 
@@ -68,7 +68,7 @@ class Producers:
         except Exception as error:  # noqa: BLE001  # whatever it is, the producer gets an answer
             return intake.refused("appends_refused", error)
 
-    def _admit(self, request: Request) -> tuple[Token, str]:
+    def _admit(self, request: Request) -> tuple[BearerToken, str]:
         """Everything but the body."""
         token = self._intake.gate.token(request.headers.getlist("Authorization"))
         dataset = check_dataset_name(request.path_params["dataset"])

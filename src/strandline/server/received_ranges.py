@@ -25,7 +25,7 @@ from strandline.ingest.append import (
 )
 from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put
 from strandline.rows.dataset import decode_source, encode_source
-from strandline.rows.unit import Unit
+from strandline.rows.unit import UnitHead
 from strandline.state.context import Site
 from strandline.state.strand_entries import OriginRange
 
@@ -45,7 +45,7 @@ class RangeConflict(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReceivedRanges:
     """The set of one strand, and the value that it was read from."""
 
     key: str
@@ -71,13 +71,13 @@ class OriginStrand:
     ranges: RangeSet
 
 
-def held_of(b: AtomicBackend, unit: Unit) -> Held:
+def held_of(b: AtomicBackend, unit: UnitHead) -> ReceivedRanges:
     key = _key(unit.origin, unit.epoch, unit.dataset, unit.source)
     value = b.kv_get(key)
-    return Held(key, value, RangeSet() if value is None else _ranges(key, value))
+    return ReceivedRanges(key, value, RangeSet() if value is None else _ranges(key, value))
 
 
-def receive(site: Site, unit: Unit, dataset: str, source: str, rows: list[Any]) -> Receipt | None:
+def receive(site: Site, unit: UnitHead, dataset: str, source: str, rows: list[Any]) -> Receipt | None:
     """Store the rows of a unit as rows of a strand of this node; None where they are stored already.
 
     Raises RangeConflict, and what append raises: then nothing was stored, OutcomeUnknown aside, after which a
@@ -116,7 +116,7 @@ def receive(site: Site, unit: Unit, dataset: str, source: str, rows: list[Any]) 
             return None if receipt.is_repeat else receipt
 
 
-def is_other_body(site: Site, unit: Unit, dataset: str) -> bool:
+def is_other_body(site: Site, unit: UnitHead, dataset: str) -> bool:
     """Whether the unit was stored with a body of another digest, as far as that is still known."""
     stored = digest_of(site, dataset, unit.id)
     return stored is not None and stored != unit.sha256

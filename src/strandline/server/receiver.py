@@ -25,15 +25,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from strandline.base.failpoint import reach
-from strandline.config.keys import Server
+from strandline.config.keys import ServerSection
 from strandline.errors import UsageError
 from strandline.ingest.append import refuse_full
 from strandline.observe.process_counts import MetricsPage
 from strandline.observe.span import span
 from strandline.rows.dataset import SchemaBreaking, check_dataset_name, check_source
-from strandline.rows.unit import INGEST, MIME, RANGES, Unit, check_origin, read_epoch, read_unit
+from strandline.rows.unit import INGEST, MIME, RANGES, UnitHead, check_origin, read_epoch, read_unit
 from strandline.rows.validate import BadRows
-from strandline.server.bearer_tokens import Gate, OutOfScope, Token
+from strandline.server.bearer_tokens import BearerToken, Gate, OutOfScope
 from strandline.server.body import RowRefused, read_rows, unpacked
 from strandline.server.intake import (
     BODY_S,
@@ -61,8 +61,8 @@ _log = logging.getLogger(__name__)
 class _Admitted:
     """A unit whose body may come."""
 
-    unit: Unit
-    token: Token
+    unit: UnitHead
+    token: BearerToken
     dataset: str
     source: str
     encoding: str
@@ -76,7 +76,7 @@ class Receiver:
         self,
         site: Site,
         gate: Gate,
-        settings: Server,
+        settings: ServerSection,
         *,
         dataset_of: Callable[[str], str] = lambda signal: signal,
         metrics: MetricsPage | None = None,
@@ -168,7 +168,7 @@ class Receiver:
         self._intake.rate.admit(token.id)
         return _Admitted(unit, token, dataset, source, encoding)
 
-    def _source(self, unit: Unit) -> str:
+    def _source(self, unit: UnitHead) -> str:
         """`<node>/<source>`; a node's name has no `/` there, so that the first one ends it."""
         if self._settings.keep_source:
             return unit.source
@@ -189,7 +189,7 @@ class Receiver:
             self._note_other_body(unit)
         return None if receipt is None else receipt.rows
 
-    def _note_other_body(self, unit: Unit) -> None:
+    def _note_other_body(self, unit: UnitHead) -> None:
         self._intake.count("range_body_mismatch")
         _log.warning("unit %s is stored with another body", unit.id)
 

@@ -26,7 +26,7 @@ _AHEAD_BYTES: Final = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IntentPart:
     """What of one strand is under way: those `ranges` of its intent `(since, until]` that are not done.
 
     Where only single rows of the intent are asked for (`is_sparse`), a unit is as wide as any other, so that
@@ -70,7 +70,7 @@ class Told:
 
 
 def deliver(
-    sink: Sink, shipment: Shipment, parts: Mapping[str, Part], batches: Iterable[pa.RecordBatch]
+    sink: Sink, shipment: Shipment, parts: Mapping[str, IntentPart], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[Told]:
     """Deliver what `batches` bring of the parts, by source."""
     with sink.opened() as delivery:

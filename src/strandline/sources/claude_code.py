@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from strandline.sources.provider import ProviderOptions
-from strandline.sources.transcript import Line, Transcripts, blocks_of, part, text, text_of
+from strandline.sources.transcript import TranscriptLine, Transcripts, blocks_of, part, text, text_of
 
 APP: Final = "claude-code"
 
@@ -38,7 +38,7 @@ class _Session:
         default_factory=dict
     )  # of each message, digests of those that came
 
-    def rows(self, line: Line) -> list[dict[str, Any]] | None:
+    def rows(self, line: TranscriptLine) -> list[dict[str, Any]] | None:
         data = line.data
         kind = data.get("type")
         if kind in ("user", "assistant") and isinstance(data.get("message"), dict):
@@ -51,7 +51,7 @@ class _Session:
             return [self._part(line, self._uuid(line), 0, "system", "system", said, None, facts)]
         return None
 
-    def _message(self, line: Line, message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    def _message(self, line: TranscriptLine, message: dict[str, Any], kind: str) -> list[dict[str, Any]]:
         own_id = text(message.get("id"))
         id_ = own_id or self._uuid(line)
         role = text(message.get("role")) or kind
@@ -74,7 +74,13 @@ class _Session:
         return known.index(written)
 
     def _block(
-        self, line: Line, id_: str, index: int, role: str, block: dict[str, Any], facts: dict[str, Any]
+        self,
+        line: TranscriptLine,
+        id_: str,
+        index: int,
+        role: str,
+        block: dict[str, Any],
+        facts: dict[str, Any],
     ) -> dict[str, Any]:
         kind = text(block.get("type")) or "unknown"
         said = text_of(block.get(_SAID.get(kind, "")))
@@ -83,7 +89,7 @@ class _Session:
 
     def _part(
         self,
-        line: Line,
+        line: TranscriptLine,
         id_: str,
         index: int,
         role: str,
@@ -116,7 +122,7 @@ class _Session:
             },
         )
 
-    def _uuid(self, line: Line) -> str:
+    def _uuid(self, line: TranscriptLine) -> str:
         return text(line.data.get("uuid")) or f"{self.name}:{line.number}"
 
 

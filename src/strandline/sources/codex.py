@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from strandline.sources.provider import ProviderOptions
-from strandline.sources.transcript import Line, Transcripts, blocks_of, part, text, text_of
+from strandline.sources.transcript import TranscriptLine, Transcripts, blocks_of, part, text, text_of
 
 APP: Final = "codex"
 
@@ -38,7 +38,7 @@ class _Session:
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def rows(self, line: Line) -> list[dict[str, Any]] | None:
+    def rows(self, line: TranscriptLine) -> list[dict[str, Any]] | None:
         payload = line.data.get("payload")
         kind = line.data.get("type")
         if kind == "session_meta" and isinstance(payload, dict):
@@ -59,7 +59,7 @@ class _Session:
             "originator": meta.get("originator"),
         }
 
-    def _item(self, line: Line, item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    def _item(self, line: TranscriptLine, item: dict[str, Any]) -> list[dict[str, Any]] | None:
         kind = item.get("type")
         id_ = text(item.get("id")) or f"{self.name}:{line.number}"
         call = text(item.get("call_id"))
@@ -75,7 +75,7 @@ class _Session:
             return [self._part(line, id_, 0, "tool", "tool_result", _output(item.get("output")), item)]
         return None
 
-    def _message(self, line: Line, id_: str, item: dict[str, Any]) -> list[dict[str, Any]]:
+    def _message(self, line: TranscriptLine, id_: str, item: dict[str, Any]) -> list[dict[str, Any]]:
         role = text(item.get("role")) or "unknown"
         rows = []
         for index, block in enumerate(blocks_of(item.get("content"))):
@@ -96,7 +96,7 @@ class _Session:
 
     def _part(
         self,
-        line: Line,
+        line: TranscriptLine,
         id_: str,
         index: int,
         role: str,

@@ -27,7 +27,7 @@ BROKEN: Final = "broken line"
 UNFINISHED: Final = "unfinished last line"
 
 
-class Line(NamedTuple):
+class TranscriptLine(NamedTuple):
     """A line of a transcript: its number from 1, and what it says."""
 
     number: int
@@ -37,7 +37,7 @@ class Line(NamedTuple):
 class Session(Protocol):
     """Reads the lines of one transcript in order."""
 
-    def rows(self, line: Line) -> list[dict[str, Any]] | None:
+    def rows(self, line: TranscriptLine) -> list[dict[str, Any]] | None:
         """What a line says, as rows; None if it is of a kind that is not known."""
 
 
@@ -81,14 +81,14 @@ class Transcripts:
         if chunk:
             yield chunk
 
-    def _lines(self, path: Path) -> Iterator[tuple[Line, int]]:
+    def _lines(self, path: Path) -> Iterator[tuple[TranscriptLine, int]]:
         """With the bytes of each."""
         try:
             with path.open("rb") as file:
                 for number, raw in enumerate(_raw_lines(file), 1):
                     data = _object(raw)
                     if data is not None:
-                        yield Line(number, data), len(raw)
+                        yield TranscriptLine(number, data), len(raw)
                     elif raw.strip():
                         self.skipped[BROKEN if raw.endswith(b"\n") else UNFINISHED] += 1
         except OSError as error:

@@ -27,7 +27,7 @@ _PAGE: Final = 64  # a plan may name thousands of segments
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArchivedEvents:
     """Events `first` to `last` of a stream."""
 
     first: int
@@ -35,7 +35,7 @@ class Part:
     ref: BlobRef
 
 
-def parts_of(b: AtomicBackend, stream: str) -> tuple[Part, ...]:
+def parts_of(b: AtomicBackend, stream: str) -> tuple[ArchivedEvents, ...]:
     """What is archived of a stream, oldest first; they meet without a gap."""
     return _parts(stream, b.kv_get(_key(stream)))
 
@@ -69,7 +69,7 @@ def archive(site: Site, lease: Lease, stream: str, through: int) -> int:
     while first <= through:
         events = _some(site.b, stream, first, through)
         ref = site.content.put_stream([_packed(events)], MIME)
-        parts.append(Part(first, events[-1].seq, ref))
+        parts.append(ArchivedEvents(first, events[-1].seq, ref))
         first = events[-1].seq + 1
         reach("fold.part")
     value = [[each.first, each.last, each.ref] for each in parts]
@@ -96,7 +96,7 @@ def _packed(events: Sequence[Event]) -> bytes:
     return zlib.compress(b"\n".join(map(encode, events)), 6)
 
 
-def _read(site: Site, stream: str, part: Part) -> Iterator[Event]:
+def _read(site: Site, stream: str, part: ArchivedEvents) -> Iterator[Event]:
     data = blob_fetch(site.content, part.ref)
     if data is None:
         raise NotFoundError(
@@ -110,9 +110,9 @@ def _read(site: Site, stream: str, part: Part) -> Iterator[Event]:
         yield event
 
 
-def _parts(stream: str, value: Any) -> tuple[Part, ...]:
+def _parts(stream: str, value: Any) -> tuple[ArchivedEvents, ...]:
     with readable(_key(stream), None):
-        return tuple(Part(*each) for each in value or ())
+        return tuple(ArchivedEvents(*each) for each in value or ())
 
 
 def _key(stream: str) -> str:

@@ -30,7 +30,7 @@ def maintain_event(dataset: str, type_: str, at: int, data: Mapping[str, Any]) -
 FAILED: Final = "failed"  # how the reason begins for which a bin is tried again after a while
 
 
-class Left(NamedTuple):
+class BinLeftAlone(NamedTuple):
     """Why a bin is left alone: as long as its files are those of the signature."""
 
     signature: str
@@ -56,10 +56,10 @@ class Rewriting:
     duplicates: int = 0  # that were removed
     swept_at: int = 0
     made: Mapping[int, int] = field(default_factory=dict)
-    left: Mapping[tuple[str | int, int], Left] = field(default_factory=dict)
+    left: Mapping[tuple[str | int, int], BinLeftAlone] = field(default_factory=dict)
 
     @property
-    def failed(self) -> dict[tuple[str | int, int], Left]:
+    def failed(self) -> dict[tuple[str | int, int], BinLeftAlone]:
         """Bins that could not be rewritten, by place and first seq."""
         return {key: each for key, each in self.left.items() if each.reason.startswith(FAILED)}
 
@@ -80,7 +80,8 @@ def with_event(rewriting: Rewriting, event: Event) -> Rewriting:
                 return _compacted(now, data, at)
             case "left":
                 more = {
-                    (place, first): Left(found, reason, at) for place, first, found, reason in data["parts"]
+                    (place, first): BinLeftAlone(found, reason, at)
+                    for place, first, found, reason in data["parts"]
                 }
                 return replace(now, left={**now.left, **more})
             case "swept":
@@ -143,5 +144,5 @@ class Rewrites:
 
     def load(self, data: Iterable[Any]) -> None:
         for name, *numbers, made, left in data:
-            kept = {(place, first): Left(*why) for place, first, *why in left}
+            kept = {(place, first): BinLeftAlone(*why) for place, first, *why in left}
             self._by_dataset[name] = replace(Rewriting(*numbers), made=dict(made), left=kept)

@@ -11,7 +11,7 @@ from typing import Final
 from strandline.base.clock import Clock, SystemClock
 from strandline.config.config import Config
 from strandline.config.datasets import with_declared
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.persist import AtomicBackend, kv_put_new, open_store
 from strandline.rows.dataset import Dataset, Strand
 from strandline.state.dataset_versions import DatasetUnknown, Recorded, recorded
@@ -30,8 +30,8 @@ class Site:
     content: ContentStore
     clock: Clock
     standing: Standing
-    spool: Spool
-    flush: Flush
+    spool: SpoolSection
+    flush: FlushSection
     declared: Callable[[str], Dataset | None] = lambda _: None  # a dataset as it is configured
     is_strict: bool = False  # refuse datasets that nobody declared
     random_hex: Callable[[], str] = lambda: f"{random.SystemRandom().getrandbits(128):032x}"

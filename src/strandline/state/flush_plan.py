@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 from strandline.base.ranges import Range, pairs_of, ranges_of
 from strandline.persist import Append, AtomicBackend, BlobRef, Event
 from strandline.rows.dataset import Dataset
-from strandline.state.landing import FixedInput, FlushLanding, LoadLanding, Piece
+from strandline.state.landing import FixedInput, FlushLanding, LoadLanding, SegmentPiece
 from strandline.state.strand_entries import ControlUnreadable
 
 OPENING: Final = ("planned", "loading")
@@ -43,7 +43,7 @@ class Share:
     next: int
     rows: int
     bytes: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SegmentPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +205,11 @@ def _shares(data: Mapping[str, Any]) -> dict[str, Share]:
     }
 
 
-def _piece(source: str, data: Mapping[str, Any]) -> Piece:
+def _piece(source: str, data: Mapping[str, Any]) -> SegmentPiece:
     segment = data["segment"]
     if not isinstance(segment, BlobRef):
         raise TypeError(f"segment is {segment!r:.40}")
-    return Piece(source, segment, *(whole(data, name) for name in ("first_row", "rows", "lo", "at")))
+    return SegmentPiece(source, segment, *(whole(data, name) for name in ("first_row", "rows", "lo", "at")))
 
 
 def plan_of(event: Event) -> Plan:

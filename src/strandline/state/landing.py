@@ -8,7 +8,7 @@ from strandline.rows.dataset import Dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentPiece:
     """A run of rows in one segment: row `first_row + i` has seq `lo + 1 + i`, and `at` is its `_sl_at`."""
 
     source: str
@@ -30,7 +30,7 @@ class FlushLanding:
     dataset: Dataset
     number: int
     id: str
-    pieces: tuple[Piece, ...]  # by source, then lo
+    pieces: tuple[SegmentPiece, ...]  # by source, then lo
     version: int = 0
     looked: ClassVar[int] = 0
 

@@ -140,7 +140,7 @@ def await_lease(b: AtomicBackend, clock: Clock, scope: str, *, timeout_s: float)
             clock.sleep(_POLL_S)
 
 
-class Keeper:
+class LeaseRenewal:
     """Renews a lease from a thread of its own while long work is under way."""
 
     def __init__(self, lease: Lease) -> None:
@@ -173,7 +173,7 @@ def held(b: AtomicBackend, clock: Clock, scope: str, *, timeout_s: float = 0) ->
     """Hold `scope` inside the block, renewing it, and let it go at the end."""
     lease = await_lease(b, clock, scope, timeout_s=timeout_s)
     try:
-        with Keeper(lease):
+        with LeaseRenewal(lease):
             yield lease
     finally:
         lease.release()

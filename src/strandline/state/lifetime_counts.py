@@ -42,7 +42,7 @@ _NAMES: Final[Mapping[Kind, tuple[str, ...]]] = {
 }
 
 
-class Counts:
+class LifetimeCounts:
     """Standing keeps it caught up."""
 
     def __init__(self) -> None:

@@ -27,11 +27,11 @@ from strandline.persist import (
 from strandline.rows.dataset import Strand, decode_source
 from strandline.state.compaction_events import Rewrites
 from strandline.state.flush_plan import Numbers, with_event
-from strandline.state.lifetime_counts import Counts
+from strandline.state.lifetime_counts import LifetimeCounts
 from strandline.state.retention_events import Prunings
 from strandline.state.sink_progress_fold import Lines
 from strandline.state.strand_entries import ControlUnreadable, entry_of
-from strandline.state.strand_state import Hold, Pruned, Tally, with_entry
+from strandline.state.strand_state import DamagedRange, Pruned, StrandState, with_entry
 
 _SNAPSHOT: Final = "standing"
 _BASE: Final = "standing/base"
@@ -58,14 +58,14 @@ class Standing:
     def __init__(self, b: AtomicBackend, *, until: int | None = None) -> None:
         self._b, self._until = b, until  # a position of the global order: as it stood there, never later
         self._lock = threading.Lock()
-        self._strands: dict[str, dict[str, Tally]] = {}  # by dataset, then source
+        self._strands: dict[str, dict[str, StrandState]] = {}  # by dataset, then source
         self._pending: dict[str, dict[str, None]] = {}  # the sources with pending rows, in a steady order
         self._numbers: dict[str, Numbers] = {}
         self._schemas: dict[str, int] = {}  # the newest event of dataset/<name>
         self._lines = Lines()
         self._prunings = Prunings()
         self._rewrites = Rewrites()
-        self._counts = Counts()
+        self._counts = LifetimeCounts()
         self._position = 0
         self._kept = 0
         self._is_loaded = False
@@ -124,17 +124,17 @@ class Standing:
         self.catch_up()
         return self._schemas.get(dataset, 0)
 
-    def tally(self, strand: Strand) -> Tally:
+    def strand_state(self, strand: Strand) -> StrandState:
         self.catch_up()
-        return self._strands.get(strand.dataset, {}).get(strand.source, Tally())
+        return self._strands.get(strand.dataset, {}).get(strand.source, StrandState())
 
-    def tallies(self, dataset: str) -> Mapping[str, Tally]:
+    def strand_states(self, dataset: str) -> Mapping[str, StrandState]:
         """By source. Do not keep it: it changes with the next look."""
         self.catch_up()
         with self._lock:
             return dict(self._strands.get(dataset, {}))
 
-    def pending(self, dataset: str) -> dict[str, Tally]:
+    def pending(self, dataset: str) -> dict[str, StrandState]:
         """Those with pending rows, by source; it costs as many as there are."""
         self.catch_up()
         with self._lock:
@@ -165,7 +165,7 @@ class Standing:
         self.catch_up()
         return self._rewrites
 
-    def counts(self) -> Counts:
+    def counts(self) -> LifetimeCounts:
         """What was ever done, in numbers that only grow. Do not keep it."""
         self.catch_up()
         return self._counts
@@ -184,7 +184,7 @@ class Standing:
         if kind == "strand":
             dataset, _, source = rest.partition("/")
             name = decode_source(source)
-            before = self._strands.get(dataset, {}).get(name, Tally())
+            before = self._strands.get(dataset, {}).get(name, StrandState())
             after = with_entry(before, entry_of(event), int(event.at))
             self._set(dataset, name, after)
             self._pending_bytes += after.pending_bytes - before.pending_bytes
@@ -199,10 +199,10 @@ class Standing:
         elif kind == "maintain":
             self._rewrites.take(rest, event)
 
-    def _set(self, dataset: str, source: str, tally: Tally) -> None:
-        self._strands.setdefault(dataset, {})[source] = tally
+    def _set(self, dataset: str, source: str, strand_state: StrandState) -> None:
+        self._strands.setdefault(dataset, {})[source] = strand_state
         waiting = self._pending.setdefault(dataset, {})
-        if tally.pending_rows:
+        if strand_state.pending_rows:
             waiting[source] = None
         else:
             waiting.pop(source, None)
@@ -237,8 +237,8 @@ class Standing:
         return True
 
     def _take_kept(self, kept: ProjectionState) -> None:
-        for dataset, source, *tally in kept.value["strands"]:
-            self._set(dataset, source, _tally(tally))
+        for dataset, source, *strand_state in kept.value["strands"]:
+            self._set(dataset, source, _strand_state(strand_state))
         for dataset, last, open_, flushed_at, has_landed in kept.value["numbers"]:
             self._numbers[dataset] = Numbers(last, dict(open_), flushed_at, has_landed)
         self._schemas = dict(kept.value["schemas"])
@@ -252,16 +252,16 @@ class Standing:
     def _clear(self) -> None:
         self._strands, self._pending, self._numbers, self._schemas = {}, {}, {}, {}
         self._lines, self._prunings, self._rewrites = Lines(), Prunings(), Rewrites()
-        self._counts = Counts()
+        self._counts = LifetimeCounts()
         self._position = self._kept = self._pending_bytes = 0
 
     def _keep(self, name: str = _SNAPSHOT) -> None:
         value = {
             "version": _VERSION,
             "strands": [
-                [dataset, source, *_tally_data(tally)]
+                [dataset, source, *_strand_state_data(strand_state)]
                 for dataset, strands in self._strands.items()
-                for source, tally in strands.items()
+                for source, strand_state in strands.items()
             ],
             "numbers": [
                 [
@@ -281,7 +281,7 @@ class Standing:
         }
         snapshot_save(self._b, name, ProjectionState(value, self._position))
 
-    def _all_tallies(self) -> Iterator[Tally]:
+    def _all_tallies(self) -> Iterator[StrandState]:
         for strands in self._strands.values():
             yield from strands.values()
 
@@ -297,32 +297,32 @@ def keep_base(b: AtomicBackend, until: int) -> Standing:
     return standing
 
 
-def _tally_data(tally: Tally) -> list[Any]:
+def _strand_state_data(strand_state: StrandState) -> list[Any]:
     return [
-        tally.hi,
-        pairs_of(tally.settled.ranges),
-        tally.pending_rows,
-        tally.pending_bytes,
-        tally.next,
-        [[each.segment, each.lo, each.hi, each.reason] for each in tally.holds],
-        tally.changed_at,
-        pairs_of(tally.empty.ranges),
-        tally.bare,
-        tally.removed_rows,
-        [list(each) for each in tally.pruned],
+        strand_state.hi,
+        pairs_of(strand_state.settled.ranges),
+        strand_state.pending_rows,
+        strand_state.pending_bytes,
+        strand_state.next,
+        [[each.segment, each.lo, each.hi, each.reason] for each in strand_state.holds],
+        strand_state.changed_at,
+        pairs_of(strand_state.empty.ranges),
+        strand_state.bare,
+        strand_state.removed_rows,
+        [list(each) for each in strand_state.pruned],
     ]
 
 
-def _tally(data: Iterable[Any]) -> Tally:
+def _strand_state(data: Iterable[Any]) -> StrandState:
     hi, settled, rows, bytes_, next_, holds, changed_at, empty, bare, removed_rows, pruned = data
     _check_integers(hi, rows, bytes_, next_, changed_at, bare, removed_rows)
-    return Tally(
+    return StrandState(
         hi,
         RangeSet(ranges_of(settled)),
         rows,
         bytes_,
         next_,
-        tuple(Hold(*each) for each in holds),
+        tuple(DamagedRange(*each) for each in holds),
         changed_at,
         RangeSet(ranges_of(empty)),
         bare,

@@ -8,7 +8,7 @@ from strandline.base.ranges import Range
 from strandline.persist import AtomicBackend
 from strandline.rows.dataset import Strand
 from strandline.state.strand_entries import Spooled, entry_of
-from strandline.state.strand_state import Tally
+from strandline.state.strand_state import StrandState
 
 _PAGE: Final = 64  # a flush may read thousands of strands side by side
 
@@ -39,16 +39,15 @@ def share(entry: Spooled, lo: int, hi: int) -> int:
     return entry.bytes * (hi - entry.lo) // rows - entry.bytes * (lo - entry.lo) // rows
 
 
-def pending(b: AtomicBackend, strand: Strand, tally: Tally) -> Iterator[Pending]:
-    """Read lazily, by pages, from where the tally says that pending rows begin. What is spooled meanwhile is
-    part of it."""
-    first, ledger = tally.next, strand.ledger
+def pending(b: AtomicBackend, strand: Strand, strand_state: StrandState) -> Iterator[Pending]:
+    """Yield the pending rows of a strand, read lazily by pages. Rows that are spooled meanwhile come too."""
+    first, ledger = strand_state.next, strand.ledger
     while page := list(b.read_range(ledger, first, b.last_seq(ledger), limit=_PAGE)):
         for event in page:
             if event.type != "spooled":
                 continue
             entry = entry_of(event)
             assert isinstance(entry, Spooled)
-            for hole in tally.settled.holes(Range(entry.lo, entry.hi)):
+            for hole in strand_state.settled.holes(Range(entry.lo, entry.hi)):
                 yield Pending(event.seq, int(event.at), entry, hole.lo, hole.hi)
         first = page[-1].seq + 1

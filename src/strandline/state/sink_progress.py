@@ -35,7 +35,7 @@ from strandline.sinks.sink import Limits
 from strandline.state.strand_entries import ControlUnreadable
 
 
-class Receipt(NamedTuple):
+class UnitReceipt(NamedTuple):
     """A unit that is done."""
 
     lo: int
@@ -46,7 +46,7 @@ class Receipt(NamedTuple):
     target: str
 
 
-class Hold(NamedTuple):
+class SinkStop(NamedTuple):
     kind: str
     text: str
     at: int
@@ -88,7 +88,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SinkProgress:
     """The strandline of one instance on one strand."""
 
     mark: int = 0
@@ -105,7 +105,7 @@ class Line:
     )  # withheld once, and sent since in epochs of their own
     letters: tuple[int, ...] = ()  # the events of dead letters that wait for a decision
     trouble: Trouble | None = None
-    hold: Hold | None = None
+    hold: SinkStop | None = None
     rows: int = 0
     bytes: int = 0
     high: int = 0  # how far the line ever got in this epoch: below it the destination may have rows
@@ -125,7 +125,7 @@ class Instance:
     """What is recorded of a sink as a whole."""
 
     fingerprint: str = ""
-    hold: Hold | None = None
+    hold: SinkStop | None = None
     epoch: int = 0  # in which its strands begin
     event: int = 0
     is_open: bool = False
@@ -142,7 +142,7 @@ def instance_stream(instance: str) -> str:
 # Folding
 
 
-def with_event(line: Line, event: Event) -> Line:
+def with_event(line: SinkProgress, event: Event) -> SinkProgress:
     """The line after an event of its stream; ControlUnreadable where that cannot be understood."""
     try:
         after = _after(line, event, event.data)
@@ -151,7 +151,7 @@ def with_event(line: Line, event: Event) -> Line:
     return replace(after, event=event.seq)
 
 
-def _after(line: Line, event: Event, data: Any) -> Line:
+def _after(line: SinkProgress, event: Event, data: Any) -> SinkProgress:
     match event.type:
         case "started":
             return replace(line, mark=data["mark"], chain_hi=data["mark"])
@@ -167,7 +167,7 @@ def _after(line: Line, event: Event, data: Any) -> Line:
             letters = (*line.letters, event.seq)
             return _done(line, [Range(data["lo"], data["hi"])], letters=letters, trouble=None)
         case "settled":
-            units = [Receipt(*each) for each in data["units"]]
+            units = [UnitReceipt(*each) for each in data["units"]]
             return replace(
                 line,
                 letters=tuple(each for each in line.letters if each != data["letter"]),
@@ -179,7 +179,7 @@ def _after(line: Line, event: Event, data: Any) -> Line:
         case "evicted":
             return replace(line, evicted=line.evicted + data["rows"])
         case "held":
-            return replace(line, hold=Hold(data["kind"], data["text"], int(event.at)))
+            return replace(line, hold=SinkStop(data["kind"], data["text"], int(event.at)))
         case "resumed":
             return replace(line, hold=None, trouble=None)
         case "moved":
@@ -187,10 +187,10 @@ def _after(line: Line, event: Event, data: Any) -> Line:
     raise ControlUnreadable(event.stream, event.seq, f"its type is {event.type!r:.80}")
 
 
-def _delivered(line: Line, data: Any, at: int) -> Line:
+def _delivered(line: SinkProgress, data: Any, at: int) -> SinkProgress:
     if line.intent is None or line.intent.id != data["intent"]:
         raise ValueError(f"intent {data['intent']!r:.80} is not open")
-    units = [Receipt(*each) for each in data["units"]]
+    units = [UnitReceipt(*each) for each in data["units"]]
     void, withheld = ranges_of(data["void"]), ranges_of(data["withheld"])
     known, carried = ranges_of(data["known"]), [*(Range(unit.lo, unit.hi) for unit in units), *void]
     done = [*carried, *known]
@@ -222,7 +222,7 @@ def _delivered(line: Line, data: Any, at: int) -> Line:
     )
 
 
-def _done(line: Line, ranges: Iterable[Range], **changes: Any) -> Line:
+def _done(line: SinkProgress, ranges: Iterable[Range], **changes: Any) -> SinkProgress:
     """The line with those changes moves over the contiguous prefix of what is done; a whole intent is
     closed."""
     intent = line.intent
@@ -241,7 +241,7 @@ def _done(line: Line, ranges: Iterable[Range], **changes: Any) -> Line:
     return replace(line, **changes)
 
 
-def _moved(line: Line, data: Any) -> Line:
+def _moved(line: SinkProgress, data: Any) -> SinkProgress:
     """An operator's word: the only way back. A new epoch is a chain of its own."""
     mark, epoch = data["mark"], data["epoch"]
     is_new = epoch != line.epoch
@@ -275,7 +275,7 @@ def with_instance_event(instance: Instance, event: Event) -> Instance:
             case "bound":
                 after = replace(instance, fingerprint=data["fingerprint"], hold=None)
             case "held":
-                after = replace(instance, hold=Hold(data["kind"], data["text"], int(event.at)))
+                after = replace(instance, hold=SinkStop(data["kind"], data["text"], int(event.at)))
             case "resumed":
                 after = replace(instance, hold=None)
             case "forgotten":
@@ -304,7 +304,7 @@ def delivered(
     intent: str,
     at: int,
     *,
-    units: Iterable[Receipt] = (),
+    units: Iterable[UnitReceipt] = (),
     known: Iterable[Range] = (),
     void: Iterable[Range] = (),
     withheld: Iterable[Range] = (),

@@ -8,9 +8,9 @@ from strandline.base.ranges import RangeSet, pairs_of, ranges_of
 from strandline.persist import Event
 from strandline.rows.dataset import Strand, decode_source
 from strandline.state.sink_progress import (
-    Hold,
     Instance,
-    Line,
+    SinkProgress,
+    SinkStop,
     intent_data,
     intent_of,
     trouble_data,
@@ -31,7 +31,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._instances: dict[str, Instance] = {}
-        self._lines: dict[str, dict[Strand, Line]] = {}
+        self._lines: dict[str, dict[Strand, SinkProgress]] = {}
 
     def take(self, event: Event) -> None:
         """An event of a stream `sink/…`."""
@@ -47,7 +47,7 @@ class Lines:
             try:
                 line = with_event(line, event)
             except ControlUnreadable as error:
-                line = replace(line, hold=Hold(UNREADABLE, str(error), int(event.at)), event=event.seq)
+                line = replace(line, hold=SinkStop(UNREADABLE, str(error), int(event.at)), event=event.seq)
         else:
             line = replace(line, event=event.seq)
         self._lines.setdefault(name, {})[strand] = line
@@ -57,10 +57,10 @@ class Lines:
         try:
             after = with_instance_event(before, event)
         except ControlUnreadable as error:
-            after = replace(before, hold=Hold(UNREADABLE, str(error), int(event.at)), event=event.seq)
+            after = replace(before, hold=SinkStop(UNREADABLE, str(error), int(event.at)), event=event.seq)
         if event.type == "forgotten":
             self._lines[name] = {
-                strand: Line(
+                strand: SinkProgress(
                     epoch=after.epoch, last_epoch=max(after.epoch, line.last_epoch), event=line.event
                 )
                 for strand, line in self._lines.get(name, {}).items()
@@ -76,11 +76,11 @@ class Lines:
         """Those that are open."""
         return sorted(name for name, each in list(self._instances.items()) if each.is_open)
 
-    def line(self, instance: str, strand: Strand) -> Line:
+    def line(self, instance: str, strand: Strand) -> SinkProgress:
         if (known := self._lines.get(instance, {}).get(strand)) is not None:
             return known
         epoch = self.instance(instance).epoch
-        return Line(epoch=epoch, last_epoch=epoch)
+        return SinkProgress(epoch=epoch, last_epoch=epoch)
 
     def last_epoch(self, strand: Strand) -> int:
         """The highest in which any instance ever delivered a strand: two that deliver to one destination
@@ -88,7 +88,7 @@ class Lines:
         used = [lines[strand].last_epoch for lines in list(self._lines.values()) if strand in lines]
         return max([*used, *(each.epoch for each in list(self._instances.values()))], default=0)
 
-    def of(self, instance: str) -> Mapping[Strand, Line]:
+    def of(self, instance: str) -> Mapping[Strand, SinkProgress]:
         return dict(self._lines.get(instance, {}))
 
     def count(self) -> int:
@@ -116,7 +116,7 @@ class Lines:
             self._lines.setdefault(name, {})[Strand(dataset, source)] = _line(line)
 
 
-def _line_data(line: Line) -> dict[str, Any]:
+def _line_data(line: SinkProgress) -> dict[str, Any]:
     trouble = line.trouble
     return {
         "mark": line.mark,
@@ -141,9 +141,9 @@ def _line_data(line: Line) -> dict[str, Any]:
     }
 
 
-def _line(data: Mapping[str, Any]) -> Line:
+def _line(data: Mapping[str, Any]) -> SinkProgress:
     intent, trouble = data["intent"], data["trouble"]
-    return Line(
+    return SinkProgress(
         **{
             **data,
             "intent": None if intent is None else intent_of(intent, intent["at"]),
@@ -157,12 +157,12 @@ def _line(data: Mapping[str, Any]) -> Line:
     )
 
 
-def _hold_data(hold: Hold | None) -> list[Any] | None:
+def _hold_data(hold: SinkStop | None) -> list[Any] | None:
     return None if hold is None else list(hold)
 
 
-def _hold(data: Iterable[Any] | None) -> Hold | None:
-    return None if data is None else Hold(*data)
+def _hold(data: Iterable[Any] | None) -> SinkStop | None:
+    return None if data is None else SinkStop(*data)
 
 
 def _set(pairs: Iterable[Any]) -> RangeSet:

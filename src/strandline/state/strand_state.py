@@ -33,7 +33,7 @@ class Pruned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class DamagedRange:
     """A range that waits for its segment to be put back or given up."""
 
     segment: str
@@ -43,7 +43,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class StrandState:
     """`settled` holds every seq that is flushed, landed, released, lost or raised over."""
 
     hi: int = 0
@@ -51,7 +51,7 @@ class Tally:
     pending_rows: int = 0
     pending_bytes: int = 0
     next: int = 1  # the ledger event at which pending rows begin, or will
-    holds: tuple[Hold, ...] = ()
+    holds: tuple[DamagedRange, ...] = ()
     changed_at: int = 0
     empty: RangeSet = field(default_factory=RangeSet)  # released or lost: no row will ever be there
     bare: int = 0  # up to here no row is left, as rows were removed
@@ -74,50 +74,53 @@ class Tally:
         return self.settled.through(0)
 
 
-def with_entry(tally: Tally, entry: Entry, at: int) -> Tally:
+def with_entry(strand_state: StrandState, entry: Entry, at: int) -> StrandState:
     match entry:
         case Spooled():
             return replace(
-                tally,
+                strand_state,
                 hi=entry.hi,
-                pending_rows=tally.pending_rows + entry.hi - entry.lo,
-                pending_bytes=tally.pending_bytes + entry.bytes,
+                pending_rows=strand_state.pending_rows + entry.hi - entry.lo,
+                pending_bytes=strand_state.pending_bytes + entry.bytes,
                 changed_at=at,
             )
         case Reserved():
-            return replace(tally, hi=entry.hi, changed_at=at)
+            return replace(strand_state, hi=entry.hi, changed_at=at)
         case Raised():
-            settled = tally.settled.with_(Range(entry.lo, entry.hi))
-            return replace(tally, hi=entry.hi, settled=settled, changed_at=at)
+            settled = strand_state.settled.with_(Range(entry.lo, entry.hi))
+            return replace(strand_state, hi=entry.hi, settled=settled, changed_at=at)
         case Landed():
-            settled = tally.settled.with_(Range(entry.lo, entry.hi))
-            return replace(tally, settled=settled, changed_at=at)
+            settled = strand_state.settled.with_(Range(entry.lo, entry.hi))
+            return replace(strand_state, settled=settled, changed_at=at)
         case Released():
             gap = Range(entry.lo, entry.hi)
             return replace(
-                tally, settled=tally.settled.with_(gap), empty=tally.empty.with_(gap), changed_at=at
+                strand_state,
+                settled=strand_state.settled.with_(gap),
+                empty=strand_state.empty.with_(gap),
+                changed_at=at,
             )
         case Flushed():
-            settled = tally.settled
+            settled = strand_state.settled
             for each in entry.ranges:
                 settled = settled.with_(each)
-            return _landed(tally, settled, entry.rows, entry.bytes, entry.next, at)
+            return _landed(strand_state, settled, entry.rows, entry.bytes, entry.next, at)
         case Lost():
-            settled = tally.settled.with_(Range(entry.lo, entry.hi))
-            after = _landed(tally, settled, entry.hi - entry.lo, entry.bytes, entry.next, at)
-            return replace(after, empty=tally.empty.with_(Range(entry.lo, entry.hi)))
+            settled = strand_state.settled.with_(Range(entry.lo, entry.hi))
+            after = _landed(strand_state, settled, entry.hi - entry.lo, entry.bytes, entry.next, at)
+            return replace(after, empty=strand_state.empty.with_(Range(entry.lo, entry.hi)))
         case Held():
-            hold = Hold(entry.segment, entry.lo, entry.hi, entry.reason)
-            others = tuple(each for each in tally.holds if (each.lo, each.hi) != (hold.lo, hold.hi))
-            return replace(tally, holds=(*others, hold), changed_at=at)
+            hold = DamagedRange(entry.segment, entry.lo, entry.hi, entry.reason)
+            others = tuple(each for each in strand_state.holds if (each.lo, each.hi) != (hold.lo, hold.hi))
+            return replace(strand_state, holds=(*others, hold), changed_at=at)
         case Removed():
-            pruned = tally.pruned
+            pruned = strand_state.pruned
             if entry.by == "retention":
                 pruned = with_pruned(pruned, Pruned(entry.lo, entry.hi, entry.rows))
             return replace(
-                tally,
-                bare=max(tally.bare, entry.bare),
-                removed_rows=tally.removed_rows + entry.rows,
+                strand_state,
+                bare=max(strand_state.bare, entry.bare),
+                removed_rows=strand_state.removed_rows + entry.rows,
                 pruned=pruned,
                 changed_at=at,
             )
@@ -137,14 +140,16 @@ def pruned_past(pruned: tuple[Pruned, ...], since: int) -> int:
     return sum(min(each.rows, each.hi - max(each.lo, since)) for each in pruned if each.hi > since)
 
 
-def _landed(tally: Tally, settled: RangeSet, rows: int, bytes_: int, next_: int, at: int) -> Tally:
-    pending = tally.pending_rows - rows
+def _landed(
+    strand_state: StrandState, settled: RangeSet, rows: int, bytes_: int, next_: int, at: int
+) -> StrandState:
+    pending = strand_state.pending_rows - rows
     return replace(
-        tally,
+        strand_state,
         settled=settled,
         pending_rows=pending,
-        pending_bytes=max(tally.pending_bytes - bytes_, 0) if pending else 0,
-        next=max(tally.next, next_),
-        holds=tuple(each for each in tally.holds if not settled.covers(Range(each.lo, each.hi))),
+        pending_bytes=max(strand_state.pending_bytes - bytes_, 0) if pending else 0,
+        next=max(strand_state.next, next_),
+        holds=tuple(each for each in strand_state.holds if not settled.covers(Range(each.lo, each.hi))),
         changed_at=at,
     )

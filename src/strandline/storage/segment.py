@@ -50,7 +50,7 @@ class SegmentUnreadable(CorruptionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SegmentRun:
     """The rows of one source, from row `first_row` of the segment on."""
 
     source: str
@@ -64,7 +64,7 @@ class Segment:
 
     ref: BlobRef
     rows: int
-    runs: tuple[Run, ...]
+    runs: tuple[SegmentRun, ...]
 
 
 def write_segment(content: ContentStore, dataset: Dataset, table: Any, append_id: str) -> Segment:
@@ -94,13 +94,14 @@ def write_segment(content: ContentStore, dataset: Dataset, table: Any, append_id
     return Segment(ref, table.num_rows, runs)
 
 
-def _runs(sources: Any) -> tuple[Run, ...]:
+def _runs(sources: Any) -> tuple[SegmentRun, ...]:
     encoded = pc.run_end_encode(sources.combine_chunks())
     ends, names = encoded.run_ends.to_pylist(), encoded.values.to_pylist()
     assert names, "an append of no rows writes no segment"
     assert len(set(names)) == len(names), "accept groups rows by source"
     return tuple(
-        Run(name, first, end - first) for name, first, end in zip(names, [0, *ends], ends, strict=False)
+        SegmentRun(name, first, end - first)
+        for name, first, end in zip(names, [0, *ends], ends, strict=False)
     )
 
 

@@ -311,7 +311,7 @@ def test_lines_are_told_as_they_stood_at_a_time(world: World, site: Site) -> Non
     site.standing._keep()
     assert lines_at(site, before).line("centre", strand).mark == 0
     assert lines_at(site, then).line("centre", strand).mark == 5
-    assert standing_at(site, then).tally(strand).visible_through == 5
+    assert standing_at(site, then).strand_state(strand).visible_through == 5
     assert lines_at(site, world.now_us).line("centre", strand).mark == 9
     assert position_at(site, before) == 0
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.base.ranges import Range
 from strandline.errors import UsageError
-from strandline.lake.jobs.scan import LakeReader, Piece, pieces_sql
+from strandline.lake.jobs.scan import LakeReader, ScanRange, pieces_sql
 from strandline.lake.jobs.table_schema import TableUnavailable, ensure_table, table_name
 from strandline.lake.metadata.iceberg import SnapshotGone, TableMissing, UnstampedRows, WarehouseMoved
 from strandline.rows.dataset import Column, Dataset
@@ -38,7 +38,7 @@ def classic(spark: SparkSession, request: pytest.FixtureRequest) -> LakeReader:
     return LakeReader(spark, request.getfixturevalue("spark_lake"))
 
 
-def seqs_of(reader: LakeReader, dataset: Dataset, *pieces: Piece, max_rows: int = 1000) -> list[int]:
+def seqs_of(reader: LakeReader, dataset: Dataset, *pieces: ScanRange, max_rows: int = 1000) -> list[int]:
     return list(reader.page(dataset, pieces, max_rows=max_rows)["_sl_seq"].to_pylist())
 
 
@@ -95,7 +95,7 @@ def test_any_text_is_a_source_and_means_itself_alone(
         assert sorted(map(tuple, found)) == sorted((source, f"m{place * 10 + n}") for n in range(1, 6))
         assert reader.next_seq(dataset, source, after=0, until=10_000) == place * 10 + 1
 
-    everyone = [Piece(source, Range(0, 1000)) for source in ODD_SOURCES]
+    everyone = [ScanRange(source, Range(0, 1000)) for source in ODD_SOURCES]
     found = reader.page(dataset, everyone, columns=["source"], max_rows=1000)["source"].to_pylist()
     assert found == sorted(found)  # by code points, as Python sorts
     assert len(found) == 5 * len(ODD_SOURCES)
@@ -105,7 +105,7 @@ def test_a_projection_changes_no_row(each_spark: SparkSession, reader: LakeReade
     dataset = made(each_spark, (Column("n", "bigint"), *MESSAGE))
     put(each_spark, dataset, "a", Range(0, 10))
     put(each_spark, dataset, "b", Range(0, 10))
-    piece = Piece("a", Range(3, 6))
+    piece = ScanRange("a", Range(3, 6))
 
     whole = reader.page(dataset, [piece], max_rows=10)
     narrow = reader.page(dataset, [piece], columns=["message"], max_rows=10)
@@ -132,8 +132,8 @@ def test_a_page_is_in_order_of_seq_whatever_the_order_of_files(
     for lo in (30, 0, 20, 10):  # numbered early and landed late, as a load is
         put(each_spark, dataset, "a", Range(lo, lo + 10), flush=100 - lo)
 
-    assert seqs_of(reader, dataset, Piece("a", Range(5, 33))) == list(range(6, 34))
-    assert seqs_of(reader, dataset, Piece("a", Range(5, 33)), max_rows=7) == list(range(6, 13))
+    assert seqs_of(reader, dataset, ScanRange("a", Range(5, 33))) == list(range(6, 34))
+    assert seqs_of(reader, dataset, ScanRange("a", Range(5, 33)), max_rows=7) == list(range(6, 13))
 
 
 def test_a_page_over_all_sources_is_in_order_of_flush_source_and_seq(
@@ -143,7 +143,7 @@ def test_a_page_over_all_sources_is_in_order_of_flush_source_and_seq(
     put(each_spark, dataset, "b", Range(0, 2), flush=2)
     put(each_spark, dataset, "a", Range(0, 2), flush=2)
     put(each_spark, dataset, "b", Range(2, 4), flush=1)
-    pieces = [Piece("a", Range(0, 2), 2), Piece("b", Range(2, 4), 1), Piece("b", Range(0, 2), 2)]
+    pieces = [ScanRange("a", Range(0, 2), 2), ScanRange("b", Range(2, 4), 1), ScanRange("b", Range(0, 2), 2)]
 
     page = reader.page(dataset, pieces, max_rows=5)
 
@@ -158,10 +158,10 @@ def test_a_piece_with_a_flush_leaves_out_what_another_flush_landed(
     put(spark, dataset, "a", Range(0, 2), flush=1)
     put(spark, dataset, "a", Range(2, 4), flush=2)
 
-    assert seqs_of(classic, dataset, Piece("a", Range(0, 4), 2)) == [3, 4]
+    assert seqs_of(classic, dataset, ScanRange("a", Range(0, 4), 2)) == [3, 4]
     assert seqs_of(classic, dataset) == []
     with pytest.raises(UsageError, match="some pieces"):
-        seqs_of(classic, dataset, Piece("a", Range(0, 4), 2), Piece("a", Range(0, 4)))
+        seqs_of(classic, dataset, ScanRange("a", Range(0, 4), 2), ScanRange("a", Range(0, 4)))
 
 
 def test_a_page_ends_where_its_bytes_do_and_has_one_row_at_least(
@@ -169,7 +169,7 @@ def test_a_page_ends_where_its_bytes_do_and_has_one_row_at_least(
 ) -> None:  # L-READ-11
     dataset = made(each_spark)
     put(each_spark, dataset, "aa", Range(10, 20))  # each row 3 + 2 + 8 + 8 bytes
-    piece = Piece("aa", Range(0, 100))
+    piece = ScanRange("aa", Range(0, 100))
 
     pages = {
         max_bytes: reader.page(dataset, [piece], max_rows=8, max_bytes=max_bytes)["_sl_seq"].to_pylist()
@@ -182,7 +182,7 @@ def test_a_page_ends_where_its_bytes_do_and_has_one_row_at_least(
 def test_two_hundred_strands_are_one_page(spark: SparkSession, classic: LakeReader) -> None:  # L-COST-2
     dataset = made(spark, source_buckets=4)
     put(spark, dataset, "s7", Range(0, 50))
-    pieces = [Piece(f"s{n}", Range(n, n + 5)) for n in range(200)]
+    pieces = [ScanRange(f"s{n}", Range(n, n + 5)) for n in range(200)]
 
     assert seqs_of(classic, dataset, *pieces) == [8, 9, 10, 11, 12]
 
@@ -199,8 +199,8 @@ def test_a_column_younger_than_the_pinned_snapshot_reads_as_null(
     ensure_table(each_spark, grown, format=2)
     put(each_spark, grown, "a", Range(2, 4))
 
-    then = reader.page(grown, [Piece("a", Range(0, 4))], snapshot=pinned, max_rows=10)
-    now = reader.page(grown, [Piece("a", Range(0, 4))], max_rows=10)
+    then = reader.page(grown, [ScanRange("a", Range(0, 4))], snapshot=pinned, max_rows=10)
+    now = reader.page(grown, [ScanRange("a", Range(0, 4))], max_rows=10)
 
     assert then.schema.types == now.schema.types
     assert then.select(["n", "price", "open"]).to_pylist() == [
@@ -228,7 +228,7 @@ def test_a_pinned_snapshot_does_not_see_later_commits(
     pinned = reader.current_snapshot(dataset)
     put(each_spark, dataset, "a", Range(2, 4))
 
-    page = reader.page(dataset, [Piece("a", Range(0, 9))], snapshot=pinned, max_rows=9)
+    page = reader.page(dataset, [ScanRange("a", Range(0, 9))], snapshot=pinned, max_rows=9)
 
     assert page["_sl_seq"].to_pylist() == [1, 2]
     assert reader.rows(dataset, snapshot=pinned).count() == 2
@@ -247,7 +247,7 @@ def test_a_pinned_snapshot_that_expired_is_named(
     expire(each_spark, dataset)
 
     with pytest.raises(SnapshotGone) as gone:
-        reader.page(dataset, [Piece("a", Range(0, 9))], snapshot=pinned, max_rows=9)
+        reader.page(dataset, [ScanRange("a", Range(0, 9))], snapshot=pinned, max_rows=9)
 
     assert (gone.value.dataset, gone.value.snapshot) == (dataset.name, pinned)
     assert pickle.loads(pickle.dumps(gone.value)).facts == gone.value.facts
@@ -261,7 +261,7 @@ def test_a_snapshot_that_expires_in_mid_scan_is_named(
     dataset = made(spark)
     put(spark, dataset, "a", Range(0, 2))
     pinned = classic.current_snapshot(dataset)
-    begun = classic.page_query(dataset, [Piece("a", Range(0, 9))], snapshot=pinned, max_rows=9)
+    begun = classic.page_query(dataset, [ScanRange("a", Range(0, 9))], snapshot=pinned, max_rows=9)
 
     spark.sql(f"DELETE FROM {table_name(dataset.name)} WHERE _sl_seq <= 2")
     expire(spark, dataset)  # and with it the file, which the query has planned already or will not find
@@ -277,9 +277,13 @@ def test_a_table_without_rows_is_empty_and_a_missing_one_is_an_error(
 
     assert reader.current_snapshot(empty) is None
     assert reader.rows(empty).collect() == []
-    assert seqs_of(reader, empty, Piece("a", Range(0, 9))) == []
+    assert seqs_of(reader, empty, ScanRange("a", Range(0, 9))) == []
     assert reader.next_seq(empty, "a", after=0, until=9) is None
-    for ask in (reader.current_snapshot, reader.rows, lambda d: seqs_of(reader, d, Piece("a", Range(0, 9)))):
+    for ask in (
+        reader.current_snapshot,
+        reader.rows,
+        lambda d: seqs_of(reader, d, ScanRange("a", Range(0, 9))),
+    ):
         with pytest.raises(TableMissing, match="nobody-made-this"):
             ask(missing)
 
@@ -293,7 +297,7 @@ def test_rows_under_delete_files_are_gone_and_the_others_are_not(
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
     spark.sql(f"DELETE FROM {table} WHERE _sl_seq BETWEEN 4 AND 9 OR _sl_seq = 12")
 
-    assert seqs_of(classic, dataset, Piece("a", Range(0, 14))) == [1, 2, 3, 10, 11, 13, 14]
+    assert seqs_of(classic, dataset, ScanRange("a", Range(0, 14))) == [1, 2, 3, 10, 11, 13, 14]
     assert classic.next_seq(dataset, "a", after=3, until=99) == 10
     assert classic.next_seq(dataset, "a", after=3, until=9) is None
 
@@ -336,12 +340,12 @@ def test_a_row_without_a_seq_is_neither_new_nor_old_but_an_error(
     table = table_name(dataset.name)
     spark.sql(f"ALTER TABLE {table} ALTER COLUMN _sl_seq DROP NOT NULL")
     put(spark, dataset, "a", Range(0, 3))
-    assert seqs_of(classic, dataset, Piece("a", Range(0, 9))) == [1, 2, 3]
+    assert seqs_of(classic, dataset, ScanRange("a", Range(0, 9))) == [1, 2, 3]
 
     spark.sql(f"INSERT INTO {table} VALUES ('m', 'a', NULL, 'x', 1, current_timestamp())")
 
     with pytest.raises(UnstampedRows, match="_sl_seq is null"):
-        seqs_of(classic, dataset, Piece("a", Range(0, 9)))
+        seqs_of(classic, dataset, ScanRange("a", Range(0, 9)))
 
 
 def test_a_moved_warehouse_is_never_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:  # L-CTL-7
@@ -370,7 +374,7 @@ def test_a_damaged_file_is_an_error_that_names_the_table(
         file.unlink()
 
     with pytest.raises(TableUnavailable, match="cannot read"):
-        LakeReader(session, lake).page(dataset, [Piece("a", Range(0, 9))], snapshot=pinned, max_rows=9)
+        LakeReader(session, lake).page(dataset, [ScanRange("a", Range(0, 9))], snapshot=pinned, max_rows=9)
 
 
 def test_no_pieces_are_no_rows() -> None:  # L-READ-2

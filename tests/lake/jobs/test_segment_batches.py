@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strandline.lake.jobs.segment_batches import placed_batches, placed_schema, reading_order, shares
 from strandline.rows.dataset import Dataset
 from strandline.rows.validate import accept
-from strandline.state.landing import Piece
+from strandline.state.landing import SegmentPiece
 from strandline.storage import ContentStore
 from strandline.storage.objects import MemoryObjects
 from strandline.storage.segment import write_segment
@@ -28,7 +28,7 @@ class Counting(MemoryObjects):
         return super().stream(name, first=first, size=size)
 
 
-def made(sources: list[list[int]]) -> tuple[Counting, ContentStore, Dataset, list[Piece]]:
+def made(sources: list[list[int]]) -> tuple[Counting, ContentStore, Dataset, list[SegmentPiece]]:
     """A segment for each list: as many rows of the sources 0, 1, 2 … as it says."""
     objects = Counting()
     content, dataset, pieces = ContentStore(objects), Dataset("logs"), []
@@ -44,7 +44,7 @@ def made(sources: list[list[int]]) -> tuple[Counting, ContentStore, Dataset, lis
         segment = write_segment(content, dataset, judged.table, f"append {number}")
         for run in segment.runs:
             lo = his.get(run.source, 0)
-            pieces.append(Piece(run.source, segment.ref, run.first_row, run.rows, lo, 1_000 + number))
+            pieces.append(SegmentPiece(run.source, segment.ref, run.first_row, run.rows, lo, 1_000 + number))
             his[run.source] = lo + run.rows
     return objects, content, dataset, sorted(pieces, key=lambda piece: (piece.source, piece.lo))
 

@@ -19,11 +19,11 @@ from strandline.lake.jobs.segment_batches import shares
 from strandline.lake.jobs.stage import IcebergTables
 from strandline.lake.jobs.table_schema import table_name
 from strandline.lake.metadata.iceberg import WarehouseMoved
-from strandline.lake.ports.stage import BURNED, Found, Published, Staged
+from strandline.lake.ports.stage import BURNED, LandingSnapshots, Published, Staged
 from strandline.lake.spark.session import idle_sessions, start_spark
 from strandline.persist import BlobRef
 from strandline.rows.dataset import Column, Dataset, Identity
-from strandline.state.landing import FlushLanding, Piece
+from strandline.state.landing import FlushLanding, SegmentPiece
 from strandline.storage import ContentStore, open_content
 from strandline.storage.segment import SegmentUnreadable
 from tests.lake.landings import AT, Ledgers, land, logs, publish
@@ -122,7 +122,7 @@ def test_a_plan_cut_inside_a_segment_and_any_number_of_tasks_give_the_same_rows(
 
 def test_shares_are_in_order_even_and_cut_a_piece_only_if_it_is_larger_than_one() -> None:  # L-STAMP-6
     ref = BlobRef("sha256-" + "0" * 64, 1, "x")
-    pieces = [Piece("s", ref, 0, rows, lo, 0) for lo, rows in ((0, 10), (10, 10), (20, 80))]
+    pieces = [SegmentPiece("s", ref, 0, rows, lo, 0) for lo, rows in ((0, 10), (10, 10), (20, 80))]
 
     cut = shares(pieces, 4)
 
@@ -188,7 +188,7 @@ def test_a_null_in_a_required_column_fails_the_stage(
     with pytest.raises(UnavailableError):
         lake.stage(landing)
 
-    assert lake.look(strict.name, landing.id) == Found(None, ())
+    assert lake.look(strict.name, landing.id) == LandingSnapshots(None, ())
 
 
 def test_every_type_lands_as_it_was_whatever_the_zone_of_the_session(
@@ -232,7 +232,7 @@ def test_what_is_staged_is_invisible_and_look_names_its_version(
     seen = stored(spark_of(each_lake), dataset)
     snapshot = publish(each_lake, landing)
 
-    assert before == Found(None, ())
+    assert before == LandingSnapshots(None, ())
     assert (staged.published, [each.version for each in staged.staged]) == (None, [3])
     assert seen == []
     found = each_lake.look(dataset.name, landing.id)
@@ -359,11 +359,11 @@ def test_find_walks_parents_and_never_takes_a_staged_snapshot_for_an_ancestor() 
     )
     history = History(4, {each.id: each for each in snapshots})
 
-    assert find(history, "a") == Found(Published(1, 0, 5, 7, 1), ())
-    assert find(history, "b") == Found(Published(4, 1, 9, 0, 0), (Staged(2, 1),))
-    assert find(history, "c") == Found(None, (Staged(5, 2), Staged(6, 3)))
-    assert find(history, "d") == Found(None, ())
-    assert find(History(None, {2: snapshots[1]}), "b") == Found(None, (Staged(2, 1),))
+    assert find(history, "a") == LandingSnapshots(Published(1, 0, 5, 7, 1), ())
+    assert find(history, "b") == LandingSnapshots(Published(4, 1, 9, 0, 0), (Staged(2, 1),))
+    assert find(history, "c") == LandingSnapshots(None, (Staged(5, 2), Staged(6, 3)))
+    assert find(history, "d") == LandingSnapshots(None, ())
+    assert find(History(None, {2: snapshots[1]}), "b") == LandingSnapshots(None, (Staged(2, 1),))
 
 
 def test_a_copy_whose_original_is_gone_is_damage_and_no_version_is_guessed() -> None:  # L-FLUSH-5, L-FLUSH-13
@@ -404,7 +404,7 @@ def test_an_unreadable_segment_is_named_and_nothing_is_staged(
         each_lake.stage(landing)
 
     assert caught.value.segment == cid
-    assert each_lake.look(dataset.name, landing.id) == Found(None, ())
+    assert each_lake.look(dataset.name, landing.id) == LandingSnapshots(None, ())
     good = replace(landing, pieces=landing.pieces[:1], version=1)
     each_lake.stage(good)
     publish(each_lake, good)

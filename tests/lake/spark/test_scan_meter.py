@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.base.ranges import Range
 from strandline.config.lake_settings import LakeSettings
-from strandline.lake.jobs.scan import LakeReader, Piece
+from strandline.lake.jobs.scan import LakeReader, ScanRange
 from strandline.lake.metadata.explain import explain
 from strandline.lake.ports.scan_counters import NOTHING_READ, ScanCounters
 from strandline.lake.spark.scan_meter import ScanMeter
@@ -31,7 +31,7 @@ def newest(
     spark: SparkSession, lake: LakeSettings, dataset: Dataset, seqs: Range
 ) -> tuple[int, ScanCounters]:
     """How many rows a page of `seqs` has, and what it cost."""
-    page = LakeReader(spark, lake).page_query(dataset, [Piece("a", seqs)], max_rows=10_000)
+    page = LakeReader(spark, lake).page_query(dataset, [ScanRange("a", seqs)], max_rows=10_000)
     table, counters = ScanMeter(spark).counted(page, DataFrame.toArrow)
     return table.num_rows, counters
 
@@ -135,7 +135,7 @@ def test_a_dataframe_that_runs_again_does_not_read_zero_files(
 ) -> None:  # L-COST-4
     dataset = made(each_spark)
     put(each_spark, dataset, "a", Range(0, 100))
-    page = LakeReader(each_spark, lake).page_query(dataset, [Piece("a", Range(0, 100))], max_rows=100)
+    page = LakeReader(each_spark, lake).page_query(dataset, [ScanRange("a", Range(0, 100))], max_rows=100)
     meter = ScanMeter(each_spark)
 
     first, second = (meter.counted(page, DataFrame.toArrow)[1] for _ in range(2))
@@ -162,7 +162,7 @@ def test_threads_that_share_a_session_are_told_apart(
         put(spark, dataset, "a", Range(lo, lo + 100))
     reader, meter = LakeReader(spark, spark_lake), ScanMeter(spark)
     pages = [
-        reader.page_query(dataset, [Piece("a", Range(0, hi))], max_rows=1000)
+        reader.page_query(dataset, [ScanRange("a", Range(0, hi))], max_rows=1000)
         for hi in (100, 200, 300)
         for _ in "ab"
     ]

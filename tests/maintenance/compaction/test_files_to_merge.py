@@ -8,23 +8,23 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.lake.ports.rewrite import Bin, DataFile
 from strandline.maintenance.compaction.files_to_merge import (
     FULL,
     RETRY_US,
+    CompactionRules,
     Known,
-    Rules,
     Work,
     batches,
     choose,
     signature,
 )
-from strandline.state.compaction_events import FAILED, Left
+from strandline.state.compaction_events import FAILED, BinLeftAlone
 
 MIB = 1024 * 1024
 A = Bin("a", 0)
-SETTINGS = Compaction()
+SETTINGS = CompactionSection()
 
 
 def file(lo: int, hi: int, *, bytes_: int = 1000, snapshot: int = 1, bin_: Bin = A) -> DataFile:
@@ -38,7 +38,7 @@ def row_of(count: int, **more: Any) -> list[DataFile]:
 def chosen(
     files: Iterable[DataFile], *, full: bool = False, known: Known | None = None, **rules: Any
 ) -> list[Work]:
-    asked = Rules(rules.pop("settings", SETTINGS), lambda _: full, **rules)
+    asked = CompactionRules(rules.pop("settings", SETTINGS), lambda _: full, **rules)
     return choose(files, asked, known or Known({}, {}))
 
 
@@ -112,7 +112,7 @@ def test_a_full_bin_whose_files_could_not_be_fewer_is_left_alone() -> None:  # L
 
 def test_one_full_file_of_a_collapse_dataset_is_judged_once() -> None:  # L-CMP-1, L-CMP-3
     files = row_of(1)
-    left = {(A.place, A.first): Left(signature(files), "no repeats", 0)}
+    left = {(A.place, A.first): BinLeftAlone(signature(files), "no repeats", 0)}
 
     assert len(chosen(files, full=True, is_collapse=True)) == 1
     assert chosen(files, full=True, is_collapse=True, known=Known({}, left)) == []
@@ -121,7 +121,7 @@ def test_one_full_file_of_a_collapse_dataset_is_judged_once() -> None:  # L-CMP-
 
 def test_what_failed_is_tried_again_when_it_changes_or_after_a_day() -> None:  # L-CMP-8
     files = row_of(32)
-    left = {(A.place, A.first): Left(signature(files), f"{FAILED}: no", 5)}
+    left = {(A.place, A.first): BinLeftAlone(signature(files), f"{FAILED}: no", 5)}
 
     assert chosen(files, known=Known({}, left, now=6)) == []
     assert len(chosen(files, known=Known({}, left, now=5 + RETRY_US))) == 1
@@ -155,7 +155,9 @@ def test_a_batch_has_one_level_and_one_stretch_of_a_bin() -> None:  # L-CMP-5
     runs = [*row_of(32), file(320, 400, bytes_=40 * MIB), *(file(400 + i, 401 + i) for i in range(32))]
     other = [each._replace(bin=Bin("b", 0)) for each in row_of(32)]
     full = [each._replace(bin=Bin("c", 0)) for each in row_of(3)]
-    works = choose([*runs, *other, *full], Rules(SETTINGS, lambda bin_: bin_.place == "c"), Known({}, {}))
+    works = choose(
+        [*runs, *other, *full], CompactionRules(SETTINGS, lambda bin_: bin_.place == "c"), Known({}, {})
+    )
 
     cut = list(batches(works))
 
@@ -173,7 +175,7 @@ class Table:
     """Files of one strand, appended to and compacted as the real one is; every rewrite is counted."""
 
     width: int
-    settings: Compaction
+    settings: CompactionSection
     files: list[DataFile] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
     hi: int = 0
@@ -191,7 +193,7 @@ class Table:
         self.hi = end
 
     def due(self) -> list[Work]:
-        rules = Rules(self.settings, lambda bin_: self.hi >= bin_.first + self.width - 1)
+        rules = CompactionRules(self.settings, lambda bin_: self.hi >= bin_.first + self.width - 1)
         return choose(self.files, rules, Known(self.made, {}))
 
     def walk(self) -> int:
@@ -228,7 +230,7 @@ def test_no_row_is_rewritten_more_than_three_times_and_every_walk_converges(
     flushes: list[tuple[int, int]], every: int, count: int
 ) -> None:
     """L-CMP-1, L-CMP-5, L-CMP-8, F-42: any mix of sizes, any rhythm of walks."""
-    sizes = Compaction(file_count=count, tier_bytes=(64_000, 1_000_000), target_file_bytes=4_000_000)
+    sizes = CompactionSection(file_count=count, tier_bytes=(64_000, 1_000_000), target_file_bytes=4_000_000)
     table = Table(500, sizes)
 
     for number, (rows, row_bytes) in enumerate(flushes):

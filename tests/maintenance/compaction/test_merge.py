@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.flush.flush import flush
 from strandline.ingest.load import load
 from strandline.lake.jobs import compare_files
@@ -71,7 +71,7 @@ def test_a_second_walk_finds_nothing_to_do_and_asks_no_spark(house: House) -> No
     house.land(5)
     later = maintain(house.site, no_spark(house), SETTINGS, house.dataset, COMPACT)
     assert (later.walk.is_idle, later.walk.runs, later.walk.due) == (False, (), 0)
-    other = Compaction(file_count=2, max_tick_s=600)
+    other = CompactionSection(file_count=2, max_tick_s=600)
     assert [
         work.files for work in look(house.site, no_spark(house), other, house.dataset, COMPACT).planned
     ] == []
@@ -97,7 +97,7 @@ def test_a_full_bin_is_rewritten_once_sorted_and_apart_from_its_neighbours(house
     declare(house, seq_bucket=2_000)
     for _ in range(4):
         house.land(500)
-    small = Compaction(file_count=30, target_file_bytes=60_000, max_tick_s=600)
+    small = CompactionSection(file_count=30, target_file_bytes=60_000, max_tick_s=600)
 
     done = compact(house, settings=small)
 
@@ -120,7 +120,7 @@ def test_compaction_of_one_bin_leaves_files_of_others_untouched(house: House) ->
     house.land(4)
     before = house.files()
 
-    compact(house, settings=Compaction(file_count=9, max_tick_s=600))
+    compact(house, settings=CompactionSection(file_count=9, max_tick_s=600))
 
     assert len(before & house.files()) == 1
     assert [(each.bin.first, each.lo, each.hi) for each in files(house)] == [(0, 0, 19), (20, 19, 23)]
@@ -182,8 +182,13 @@ def test_repeats_go_and_the_lowest_seq_stays(house: House) -> None:  # F-4, L-CM
         ("web-1", 9, 4, "third", 3),
     ]
     assert sum(each.duplicates for each in done.walk.runs) == 3
-    tally = house.site.standing.tally(Strand(house.dataset, "web-1"))
-    assert (tally.removed_rows, tally.bare, tally.front, tally.visible_through) == (3, 0, 0, 9)
+    strand_state = house.site.standing.strand_state(Strand(house.dataset, "web-1"))
+    assert (
+        strand_state.removed_rows,
+        strand_state.bare,
+        strand_state.front,
+        strand_state.visible_through,
+    ) == (3, 0, 0, 9)
     removed = [
         each.data
         for each in read(house.site.b, Strand(house.dataset, "web-1").ledger)
@@ -351,7 +356,7 @@ def test_a_crash_at_any_step_leaves_each_row_once_and_the_next_walk_ends_it(
     assert [row["id"] for row in rows(house)] == [1, 2, 3, 4]
     assert branches(house) == []
     assert events(house).count("compacted") == 1
-    assert house.site.standing.tally(Strand(house.dataset, "web-1")).removed_rows == 2
+    assert house.site.standing.strand_state(Strand(house.dataset, "web-1")).removed_rows == 2
     assert not house.site.standing.rewrites().of(house.dataset).begun
     landed = point in ("compaction.landed", "compaction.recorded")
     assert events(house).count("abandoned") == (not landed)
@@ -414,7 +419,7 @@ def test_one_strand_that_cannot_be_read_stops_no_other(house: House, strands: in
     (bad,) = [path for path in paths(house) if "source=s007" in str(path) and seqs_of(path)[0] == 1]
     whole = bad.read_bytes()
     bad.write_bytes(whole[: len(whole) // 2])
-    hurried = Compaction(max_tick_s=0.001)
+    hurried = CompactionSection(max_tick_s=0.001)
 
     first = compact(house, settings=hurried)
 

@@ -45,10 +45,10 @@ def test_rows_go_when_they_are_too_old_by_metadata_alone_where_files_go_whole(ea
     assert house.seqs() == list(range(31, 41))
     assert house.seqs("a/b") == []
     assert house.operations()[-1] == "delete"
-    tally = house.tally()
-    assert (tally.hi, tally.visible_through, tally.front) == (40, 40, 30)
-    assert (tally.bare, tally.removed_rows) == (30, 30)
-    assert house.tally("a/b").bare == 5
+    strand_state = house.strand_state()
+    assert (strand_state.hi, strand_state.visible_through, strand_state.front) == (40, 40, 30)
+    assert (strand_state.bare, strand_state.removed_rows) == (30, 30)
+    assert house.strand_state("a/b").bare == 5
     pruning = house.site.standing.prunings().of(house.dataset)
     assert (pruning.open, pruning.rows, pruning.front) == (0, 35, 2)
     assert [each.status for each in house.proof(house.config())] == ["ok", "ok"]
@@ -82,7 +82,7 @@ def test_the_age_is_that_of_the_declared_column_then_of_its_fallbacks(each_house
 
     assert (result.rows, house.seqs()) == (3, [2, 4, 6, 7])
     assert house.operations()[-1] == "overwrite"
-    assert house.tally().bare == 1
+    assert house.strand_state().bare == 1
     house.clock.forward(days=80)
     assert house.prune(config).rows == 3
     assert house.seqs() == [7]
@@ -152,7 +152,7 @@ def test_rows_above_v_stay(house: House) -> None:
 
     assert house.prune().rows == 5
     assert house.seqs() == [11, 12, 13, 14, 15]
-    assert (house.tally().visible_through, house.tally().bare) == (5, 5)
+    assert (house.strand_state().visible_through, house.strand_state().bare) == (5, 5)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -175,7 +175,7 @@ def test_a_run_that_was_cut_short_is_finished_with_the_bounds_and_counts_that_it
 
     assert statuses == {"ok"}
     assert house.seqs() == list(range(21, 28))
-    assert (house.tally().removed_rows, house.tally().bare) == (20, 20)
+    assert (house.strand_state().removed_rows, house.strand_state().bare) == (20, 20)
     pruning = house.site.standing.prunings().of(house.dataset)
     assert (pruning.open, pruning.rows) == (0, 20)
     assert result.rows == (0 if point == "retention.recorded" else 20)
@@ -332,5 +332,5 @@ def test_many_strands_go_by_their_names_and_what_lands_meanwhile_stays(
         "it's": 3,
     }
     assert (house.seqs("a"), house.seqs("b"), house.seqs("c")) == ([4, 5], [4, 5], [])
-    assert house.tally("b").bare == 3
+    assert house.strand_state("b").bare == 3
     assert {each.status for each in house.proof(config)} == {"ok"}

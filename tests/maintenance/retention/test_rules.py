@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from strandline.base.ranges import Range, RangeSet
 from strandline.config.config import ConfigError, load_config
-from strandline.delivery.audit.explain_missing import Landed, Took, unexplained
+from strandline.delivery.audit.explain_missing import StrandRows, Took, unexplained
 from strandline.ingest.append import append
 from strandline.lake.jobs.prune import doomed_sql
 from strandline.lake.metadata.file_bounds import NOTHING, UNKNOWN
 from strandline.lake.ports.prune import (
     Condition,
-    Doomed,
     FileBounds,
-    Part,
-    Place,
+    PrunePart,
+    RowPlace,
+    RowsToDelete,
     TableFiles,
     TimeBounds,
     TimeColumn,
@@ -28,9 +28,9 @@ from strandline.lake.ports.prune import (
 )
 from strandline.maintenance.chores import Chore, Chores, Done
 from strandline.maintenance.dataset_status import retention_status
-from strandline.maintenance.retention.last_look import Kept, keeping, kept_of
+from strandline.maintenance.retention.last_look import LastLook, keeping, kept_of
 from strandline.maintenance.retention.prune_candidates import Ripe, may_hold, oldest, ripe, ripens_at
-from strandline.maintenance.retention.rules import Rules, rules_of
+from strandline.maintenance.retention.rules import RetentionRules, rules_of
 from strandline.maintenance.retention.sink_marks import Marks
 from strandline.persist import open_store
 from tests.maintenance.house import DAY_US, HOUR_US, HandClock
@@ -110,9 +110,9 @@ def test_files_are_ruled_out_by_their_bounds() -> None:
     assert may_hold(old, Condition(101, older_than=51))
     assert not may_hold(old, Condition(100, older_than=51))  # it came in later
     assert not may_hold(old, Condition(101, older_than=50))
-    assert may_hold(old, Condition(101, first=Place(100, "a", 1)))
-    assert not may_hold(old, Condition(101, first=Place(99, "z", 9)))
-    assert not may_hold(old, Condition(101, older_than=51, within=Place(99, "z", 9)))
+    assert may_hold(old, Condition(101, first=RowPlace(100, "a", 1)))
+    assert not may_hold(old, Condition(101, first=RowPlace(99, "z", 9)))
+    assert not may_hold(old, Condition(101, older_than=51, within=RowPlace(99, "z", 9)))
 
 
 def test_strands_of_a_file_that_several_share_are_those_between_its_bounds() -> None:
@@ -136,7 +136,7 @@ def test_nothing_becomes_ripe_before_the_instant_that_is_told(
     dated: list[tuple[int, int]], keep: int, residence: int, now: int
 ) -> None:
     """L-RET-8: up to then no file can have another row to lose, and at that instant one may."""
-    rules = Rules(keep_us=keep, residence_us=residence)
+    rules = RetentionRules(keep_us=keep, residence_us=residence)
     files = TableFiles(
         "p", tuple(file(at=(at, at), times=(TimeBounds(time, time, has_null=False),)) for at, time in dated)
     )
@@ -160,7 +160,9 @@ def test_what_is_kept_comes_back_and_what_cannot_be_read_is_looked_for_again() -
     """L-RET-10: it is a cache."""
     b = open_store("memory:")
     assert kept_of(b, "logs") is None
-    kept = Kept(1, 2, "p", "r", 5, Place(1, "a", 2), {"web/1": Ripe(Range(0, 5), 5)}, is_over_limit=True)
+    kept = LastLook(
+        1, 2, "p", "r", 5, RowPlace(1, "a", 2), {"web/1": Ripe(Range(0, 5), 5)}, is_over_limit=True
+    )
     b.commit([], [keeping("logs", kept)])
     assert kept_of(b, "logs") == kept
     b.kv_put("retention/logs", {"at": "soon"})
@@ -169,16 +171,16 @@ def test_what_is_kept_comes_back_and_what_cannot_be_read_is_looked_for_again() -
 
 def test_bounds_come_back_from_an_event_as_they_were() -> None:
     """L-RET-7: the same bounds are deleted again."""
-    doomed = Doomed(
+    doomed = RowsToDelete(
         (TimeColumn("ts", "bigint", "ms"), TimeColumn("day", "date")),
         (
-            Part(Condition(5, 4), {"a": Range(0, 7), "b/c": Range(1, 2)}, 6),
-            Part(Condition(5, None, Place(1, "a'b", 3), Place(2, "z", 4)), {"a": Range(7, 9)}),
+            PrunePart(Condition(5, 4), {"a": Range(0, 7), "b/c": Range(1, 2)}, 6),
+            PrunePart(Condition(5, None, RowPlace(1, "a'b", 3), RowPlace(2, "z", 4)), {"a": Range(7, 9)}),
         ),
     )
     assert doomed_of(doomed_data(doomed)) == doomed
     assert doomed_sql(doomed_of(doomed_data(doomed))) == doomed_sql(doomed)
-    assert doomed_sql(Doomed((), ())) == "false"
+    assert doomed_sql(RowsToDelete((), ())) == "false"
 
 
 def test_retention_of_a_node_without_a_table_is_told_from_the_store(tmp_path: Path) -> None:
@@ -194,12 +196,12 @@ def test_retention_of_a_node_without_a_table_is_told_from_the_store(tmp_path: Pa
 # The account of rows that are gone
 
 
-def landed(there: list[Range], took: tuple[Took, ...] = (), **flushes: list[Range]) -> Landed:
+def landed(there: list[Range], took: tuple[Took, ...] = (), **flushes: list[Range]) -> StrandRows:
     by_flush = {int(name.removeprefix("f")): ranges for name, ranges in flushes.items()}
-    return Landed(by_flush, RangeSet.of(there), took)
+    return StrandRows(by_flush, RangeSet.of(there), took)
 
 
-def kinds(strand: Landed, left_out: dict[int, int] | None = None) -> list[tuple[str, list[Range]]]:
+def kinds(strand: StrandRows, left_out: dict[int, int] | None = None) -> list[tuple[str, list[Range]]]:
     return [(each.kind, list(each.ranges)) for each in unexplained({"a": strand}, left_out or {})]
 
 

@@ -17,7 +17,7 @@ from strandline.persist import Event, read
 from strandline.rows.dataset import Strand
 from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.sinks.sink import Outcome
-from strandline.state.sink_progress import Line, event_of, sink_stream
+from strandline.state.sink_progress import SinkProgress, event_of, sink_stream
 from tests.delivery.destinations import Server, ServerSink
 from tests.delivery.rig import blob_rows, once
 from tests.maintenance.house import House, at_point, blob_sink
@@ -33,7 +33,7 @@ def evictions(house: House, name: str = "archive", source: str = "web-1") -> lis
     return [dict(event.data) for event in events if event.type == "evicted"]
 
 
-def line(house: House, name: str = "archive") -> Line:
+def line(house: House, name: str = "archive") -> SinkProgress:
     return house.site.standing.lines().line(name, Strand(house.dataset, "web-1"))
 
 

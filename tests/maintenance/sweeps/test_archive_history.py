@@ -78,11 +78,11 @@ def answers(calm: Calm) -> dict[str, Any]:
         strand = Strand(DATASET, source)
         line = lines.line(TERMS.name, strand)
         found[source] = [
-            site.standing.tally(strand),
+            site.standing.strand_state(strand),
             head_of(site.b, strand),
             account_of(site, TERMS.name, strand, line).epochs,
             list(past_events(site, strand.ledger)),
-            numbered_at(site.b, strand, site.standing.tally(strand).hi),
+            numbered_at(site.b, strand, site.standing.strand_state(strand).hi),
         ]
     found["numbers"] = site.standing.numbers(DATASET)
     found["history"] = list(history(site, TERMS.name))
@@ -130,7 +130,7 @@ def test_a_fresh_process_and_one_that_slept_stand_where_the_others_do(eager: Bus
     assert eager.site.b.truncated_through("$global") > asleep.standing.position()
     fresh = Standing(eager.site.b)
     for standing in (asleep.standing, fresh):
-        assert standing.tally(STRAND) == eager.site.standing.tally(STRAND)
+        assert standing.strand_state(STRAND) == eager.site.standing.strand_state(STRAND)
         assert standing.numbers(DATASET) == eager.site.standing.numbers(DATASET)
         assert standing.lines().line("bucket", STRAND) == eager.site.standing.lines().line("bucket", STRAND)
 
@@ -138,10 +138,10 @@ def test_a_fresh_process_and_one_that_slept_stand_where_the_others_do(eager: Bus
 def test_a_damaged_snapshot_costs_nothing_as_the_base_is_there(eager: Busy) -> None:  # L-CTL-4, L-CTL-6
     eager.cycles(60, days=60, tidy_every=2)
     eager.tidy()
-    before = eager.site.standing.tally(STRAND)
+    before = eager.site.standing.strand_state(STRAND)
     eager.site.b.kv_delete("$snapshot/standing")
 
-    assert Standing(eager.site.b).tally(STRAND) == before
+    assert Standing(eager.site.b).strand_state(STRAND) == before
 
 
 def test_an_idle_strand_keeps_the_number_it_is_at(eager: Busy) -> None:  # L-SEQ-1, L-CTL-6
@@ -188,7 +188,7 @@ def test_what_is_pending_held_or_lost_is_told_as_before(eager: Busy) -> None:  #
     for _ in range(3):
         eager.forward(hours=24 * 40)
         eager.tidy()
-    held = eager.site.standing.tally(STRAND)
+    held = eager.site.standing.strand_state(STRAND)
     assert held.pending_rows == 22
 
     lost = declare_lost(eager.site, DATASET, kept, reason="gone")
@@ -264,11 +264,11 @@ def test_how_it_stood_can_be_told_back_to_the_fold_and_before_it_says_so(eager: 
     eager.cycles(20, days=20, tidy_every=2)
     long_ago = eager.world.now_us
     eager.cycles(60, days=60, tidy_every=2)
-    lately, then = eager.world.now_us - 1, eager.site.standing.tally(STRAND)
+    lately, then = eager.world.now_us - 1, eager.site.standing.strand_state(STRAND)
     eager.cycles(10, days=10, tidy_every=2)
     assert eager.site.b.truncated_through("$global")
 
-    assert standing_at(eager.site, lately).tally(STRAND) == then
+    assert standing_at(eager.site, lately).strand_state(STRAND) == then
     with pytest.raises(HistoryFolded, match="is folded"):
         standing_at(eager.site, long_ago)
 

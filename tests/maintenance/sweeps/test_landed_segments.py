@@ -8,12 +8,12 @@ import pytest
 from strandline.base.ranges import Range
 from strandline.ingest.append import append, segment_key
 from strandline.ingest.spool import declare_lost
-from strandline.maintenance.sweeps.age_index import Mark, note, reached, thinned
+from strandline.maintenance.sweeps.age_index import AgeMark, note, reached, thinned
 from strandline.maintenance.sweeps.landed_segments import SCOPE, sweep_dataset, sweep_segments
 from strandline.persist import Append, Conflict
 from strandline.rows.dataset import Strand
 from strandline.state.flush_plan import FlushPlan, Share, planned
-from strandline.state.landing import Piece
+from strandline.state.landing import SegmentPiece
 from strandline.state.lease import held
 from strandline.state.pending_rows import pending
 from strandline.state.strand_entries import ControlUnreadable, Flushed, append_of
@@ -131,10 +131,10 @@ def test_a_segment_that_an_open_plan_names_stays_though_the_table_has_its_rows(
     assert receipt.segment not in calm.blobs()
 
 
-def _piece(calm: Calm) -> Piece:
+def _piece(calm: Calm) -> SegmentPiece:
     strand = Strand(DATASET, "web-1")
-    first = next(pending(calm.site.b, strand, calm.site.standing.tally(strand)))
-    return Piece("web-1", first.entry.segment, 0, 1, 0, first.at)
+    first = next(pending(calm.site.b, strand, calm.site.standing.strand_state(strand)))
+    return SegmentPiece("web-1", first.entry.segment, 0, 1, 0, first.at)
 
 
 @pytest.mark.parametrize("nth", range(1, 9))
@@ -258,10 +258,10 @@ def test_an_age_is_a_place_that_the_order_had_reached_by_then(calm: Calm) -> Non
 
 
 def test_marks_of_two_months_are_few_and_near_enough() -> None:  # P-IDM-8
-    marks: list[Mark] = []
+    marks: list[AgeMark] = []
     hour = 3_600_000_000
     for each in range(24 * 200):
-        marks = thinned([*marks, Mark(each * hour, each)], each * hour)
+        marks = thinned([*marks, AgeMark(each * hour, each)], each * hour)
 
     now = 24 * 200 * hour
     assert len(marks) < 150
@@ -271,4 +271,4 @@ def test_marks_of_two_months_are_few_and_near_enough() -> None:  # P-IDM-8
 
 
 def test_a_mark_of_a_clock_that_was_ahead_is_dropped() -> None:  # P-IDM-8
-    assert thinned([Mark(900, 5), Mark(10, 6)], now=20) == [Mark(10, 6)]
+    assert thinned([AgeMark(900, 5), AgeMark(10, 6)], now=20) == [AgeMark(10, 6)]

@@ -17,7 +17,7 @@ from strandline.base.ranges import Range, RangeSet
 from strandline.base.secret import Secret, SecretMissing
 from strandline.errors import UnavailableError, UsageError
 from strandline.rows.dataset import Column, Dataset
-from strandline.rows.unit import Unit as Head
+from strandline.rows.unit import UnitHead
 from strandline.sinks.forward.forward_sink import ForwardSink, configure
 from strandline.sinks.forward.http import retry_after_s
 from strandline.sinks.registry import SinkOptions
@@ -528,7 +528,7 @@ def test_a_dropped_answer_is_a_failure_that_may_have_been_a_success(there: Scrip
 
 def _first_id() -> str:
     """Of (0, 10] of the strand that `send` sends."""
-    return Head("origin-1", 0, "logs", "web/1", Range(0, 10), 0, "", "", "", {}).id
+    return UnitHead("origin-1", 0, "logs", "web/1", Range(0, 10), 0, "", "", "", {}).id
 
 
 def test_a_kept_connection_that_was_closed_meanwhile_is_made_anew(there: Scripted) -> None:  # L-FWD-15

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from strandline.base.ranges import Range, RangeSet
 from strandline.base.secret import Secret
-from strandline.config.keys import Server
+from strandline.config.keys import ServerSection
 from strandline.rows.dataset import Column, Dataset
 from strandline.rows.validate import accept, arrow_schema
 from strandline.sinks.forward.forward_sink import ForwardSink
@@ -153,7 +153,7 @@ def test_a_token_that_is_not_known_is_denied(here: Sender) -> None:  # L-FWD-8
 
 
 def test_a_body_that_the_receiver_finds_too_large_is_halved(tmp_path: Path) -> None:  # L-FWD-12
-    with receiving(tmp_path, settings=Server(max_body_bytes=1000)) as here:
+    with receiving(tmp_path, settings=ServerSection(max_body_bytes=1000)) as here:
         outcomes = send(here, [*batches("web/1", range(1, 61))], 60, limits=Limits(60))
 
         assert {*statuses(outcomes)} == {"stored"}

@@ -13,7 +13,7 @@ from strandline.errors import StrandlineError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from strandline.backfill.result import BackfillResult, Tally
+    from strandline.backfill.result import BackfillCounts, BackfillResult
     from strandline.cli.show import Progress
     from strandline.node.node import Node
 
@@ -187,7 +187,7 @@ def _run(node: "Node", name: str, options: dict[str, Any]) -> "BackfillResult":
         return node.backfills.run(name, tell=lambda item, tally: _show(shown, item, tally), **options)
 
 
-def _show(shown: "Progress", item: str, tally: "Tally") -> None:
+def _show(shown: "Progress", item: str, tally: "BackfillCounts") -> None:
     shown.show(
         f"{tally.items:,} items, {tally.written:,} rows written, {tally.left_out:,} left out; {item[-60:]}"
     )

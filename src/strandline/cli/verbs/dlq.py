@@ -14,7 +14,7 @@ from strandline.cli.verbs.sync import worst
 from strandline.errors import StrandlineError, UsageError
 
 if TYPE_CHECKING:
-    from strandline.delivery.dead_letter_files import Letter
+    from strandline.delivery.dead_letter_files import DeadLetter
     from strandline.node.node import Node
 
 dlq = Group(
@@ -158,7 +158,7 @@ def _chosen(node: "Node", letters: Sequence[str], sink: str | None) -> list[str]
     )
 
 
-def _facts(letter: "Letter") -> dict[str, Any]:
+def _facts(letter: "DeadLetter") -> dict[str, Any]:
     return {
         "letter": letter.id,
         "sink": letter.instance,

@@ -15,7 +15,7 @@ from strandline.errors import StrandlineError, UsageError
 
 if TYPE_CHECKING:
     from strandline.lake.metadata.relocate import Relocated
-    from strandline.maintenance.compaction.merge import Compacted
+    from strandline.maintenance.compaction.merge import LandedRewrite
     from strandline.maintenance.table_upkeep import Maintained
 
 _PATH: Final = "strandline maintain"
@@ -88,9 +88,9 @@ def maintain_(
         return _relocate(home, as_json, catalog, dry_run)
     if confirm_restore:
         return _confirm(home, as_json, dry_run, yes)
-    from strandline.maintenance.table_upkeep import Asked
+    from strandline.maintenance.table_upkeep import UpkeepAsked
 
-    asked = Asked(compact=not expire_only, expire=not compact_only, force=force)
+    asked = UpkeepAsked(compact=not expire_only, expire=not compact_only, force=force)
     with home.node() as node:
         for name in [dataset] if dataset is not None else node.datasets():
             note_holder(node.site, f"maintain/{name}")
@@ -122,7 +122,7 @@ def maintain_(
     return worst(codes)
 
 
-def _so_far(dataset: str, done: "Compacted") -> str:
+def _so_far(dataset: str, done: "LandedRewrite") -> str:
     return f"{dataset}: {done.files_in:,} files are {done.files_out:,} now, {done.bytes_in / 1e6:,.1f} MB"
 
 

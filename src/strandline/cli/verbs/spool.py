@@ -12,7 +12,7 @@ from strandline.errors import NotFoundError, UsageError
 from strandline.rows.dataset import Strand
 from strandline.state.context import Site
 from strandline.state.pending_rows import pending
-from strandline.state.strand_state import Hold, Tally
+from strandline.state.strand_state import DamagedRange, StrandState
 
 if TYPE_CHECKING:
     from strandline.ingest.spool import SpoolLine
@@ -71,9 +71,9 @@ def list_(home: Home, as_json: bool, dataset: str | None) -> None:
     """
     with home.site() as site:
         strands = [
-            (name, source, tally)
+            (name, source, strand_state)
             for name in datasets_of(site, dataset)
-            for source, tally in sorted(site.standing.pending(name).items())
+            for source, strand_state in sorted(site.standing.pending(name).items())
         ]
         facts = [_facts(site, *each) for each in strands]
     if as_json:
@@ -107,17 +107,17 @@ def list_(home: Home, as_json: bool, dataset: str | None) -> None:
         )
 
 
-def _facts(site: Site, dataset: str, source: str, tally: Tally) -> dict[str, Any]:
-    oldest = next(pending(site.b, Strand(dataset, source), tally), None)
+def _facts(site: Site, dataset: str, source: str, strand_state: StrandState) -> dict[str, Any]:
+    oldest = next(pending(site.b, Strand(dataset, source), strand_state), None)
     return {
         "dataset": dataset,
         "source": source,
-        "rows": tally.pending_rows,
-        "bytes": tally.pending_bytes,
+        "rows": strand_state.pending_rows,
+        "bytes": strand_state.pending_bytes,
         "oldest": None if oldest is None else oldest.at,
         "held": [
             {"segment": each.segment, "lo": each.lo, "hi": each.hi, "reason": each.reason}
-            for each in tally.holds
+            for each in strand_state.holds
         ],
     }
 
@@ -223,8 +223,8 @@ def _held(site: Site, segment: str) -> tuple[str, str, dict[str, tuple[int, int]
     """The dataset, the whole id and the ranges that wait for a segment."""
     found: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
     for dataset in site.standing.datasets():
-        for source, tally in site.standing.pending(dataset).items():
-            for hold in tally.holds:
+        for source, strand_state in site.standing.pending(dataset).items():
+            for hold in strand_state.holds:
                 if _is_meant(hold, segment):
                     found.setdefault((dataset, hold.segment), {})[source] = (hold.lo, hold.hi)
     if not found:
@@ -237,5 +237,5 @@ def _held(site: Site, segment: str) -> tuple[str, str, dict[str, tuple[int, int]
     return dataset, cid, ranges
 
 
-def _is_meant(hold: Hold, segment: str) -> bool:
+def _is_meant(hold: DamagedRange, segment: str) -> bool:
     return bool(segment) and hold.segment.startswith(segment)

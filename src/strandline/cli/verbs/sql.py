@@ -15,7 +15,7 @@ from strandline.cli.show_rows import format_options, row_output
 from strandline.cli.verbs.read import age_facts, refresh_option
 from strandline.daemon.presence import desk_of
 from strandline.daemon.query_server import asked_at
-from strandline.node.query import Found, Query, ask
+from strandline.node.query import Query, QueryResult, ask
 
 if TYPE_CHECKING:
     from strandline.node.node import Refresh
@@ -59,10 +59,10 @@ def sql_(
 
 
 @contextmanager
-def _found(home: Home, query: Query, *, wants_schema: bool) -> Iterator[Found]:
+def _found(home: Home, query: Query, *, wants_schema: bool) -> Iterator[QueryResult]:
     """By the node's daemon, if one runs; else in a Spark of this command."""
-    desk = desk_of(home.config().home)
-    found = None if desk is None else asked_at(desk, query, wants_schema=wants_schema)
+    socket = desk_of(home.config().home)
+    found = None if socket is None else asked_at(socket, query, wants_schema=wants_schema)
     if found is not None:
         yield found
         return

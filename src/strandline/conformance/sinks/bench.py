@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from strandline.config.keys import Flush, Spool
+from strandline.config.keys import FlushSection, SpoolSection
 from strandline.conformance.check import CaseFailed, equal, shown
 from strandline.conformance.sinks.table import Fault, MemoryTables, TableCourier
 from strandline.delivery.operate_sink import rewind
@@ -107,7 +107,9 @@ class Bench:
     def __post_init__(self) -> None:
         content, b = ContentStore(MemoryObjects()), mem_backend()
         self.clock = _Clock()
-        self.site = Site(b, content, self.clock, Standing(b), Spool(), Flush(), {"logs": DATASET}.get)
+        self.site = Site(
+            b, content, self.clock, Standing(b), SpoolSection(), FlushSection(), {"logs": DATASET}.get
+        )
         self.tables = MemoryTables(content)
         self.courier = TableCourier(self.tables)
 

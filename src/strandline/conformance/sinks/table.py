@@ -27,11 +27,11 @@ from strandline.base.ranges import Range, RangeSet
 from strandline.lake.jobs.segment_batches import placed_batches, producer_schema
 from strandline.lake.ports.deliver import Carried, PolicyUnreadable
 from strandline.lake.ports.scan_counters import ScanCounters
-from strandline.lake.ports.stage import Found, Published, Settle, Staged
+from strandline.lake.ports.stage import LandingSnapshots, Published, Settle, Staged
 from strandline.rows.dataset import SOURCE, Dataset
 from strandline.sinks.ndjson import ROW_ID
 from strandline.sinks.sink import Delivery, Limits, Outcome, Shipment, Sink, Status, Unit
-from strandline.sinks.unit_runner import SEQ, WITHHELD, Part, Told, deliver
+from strandline.sinks.unit_runner import SEQ, WITHHELD, IntentPart, Told, deliver
 from strandline.state.landing import FixedInput, FlushLanding, Landing
 from strandline.storage import ContentStore
 
@@ -66,12 +66,12 @@ class MemoryTables:
         found = placed_batches(self._content, landing.pieces, landing.dataset)
         self._staged[landing.id] = pa.Table.from_batches(list(found))
 
-    def look(self, dataset: str, id: str) -> Found:  # noqa: ARG002
+    def look(self, dataset: str, id: str) -> LandingSnapshots:  # noqa: ARG002
         def facts(rows: pa.Table) -> tuple[int, int, int, int]:
             return self._number(id), 0, rows.num_rows, rows.nbytes
 
         published = Published(*facts(self._published[id])) if id in self._published else None
-        return Found(published, (Staged(*facts(self._staged[id])),) if id in self._staged else ())
+        return LandingSnapshots(published, (Staged(*facts(self._staged[id])),) if id in self._staged else ())
 
     def publish(self, dataset: str, snapshot: int) -> None:  # noqa: ARG002
         id_ = list(self._staged)[snapshot - 1]
@@ -129,7 +129,7 @@ class TableCourier:
     broken: list[str] = field(default_factory=list)  # promises of the sink, in words
 
     def carry(
-        self, sink: Sink, shipment: Shipment, parts: Sequence[Part], *, withhold: str | None
+        self, sink: Sink, shipment: Shipment, parts: Sequence[IntentPart], *, withhold: str | None
     ) -> Carried:
         self.jobs += 1
         rows = [self._batches(shipment.dataset, part, withhold, with_id=sink.wants_row_id) for part in parts]
@@ -159,7 +159,7 @@ class TableCourier:
         return list(RangeSet.of(Range(seq - 1, seq) for seq in seqs).ranges)
 
     def _batches(
-        self, dataset: Dataset, part: Part, withhold: str | None, *, with_id: bool
+        self, dataset: Dataset, part: IntentPart, withhold: str | None, *, with_id: bool
     ) -> list[pa.RecordBatch]:
         rows = self.tables.leaving(dataset, part.source, part.ranges)
         if with_id:

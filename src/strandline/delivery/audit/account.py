@@ -14,7 +14,7 @@ from strandline.persist import Event
 from strandline.rows.dataset import Strand
 from strandline.state.archive import past_events
 from strandline.state.context import Site
-from strandline.state.sink_progress import Intent, Line, Receipt, sink_stream, with_event
+from strandline.state.sink_progress import Intent, SinkProgress, UnitReceipt, sink_stream, with_event
 from strandline.state.strand_entries import ControlUnreadable
 
 _MOVES: Final = ("delivered", "lettered", "passed")
@@ -24,7 +24,7 @@ _MOVES: Final = ("delivered", "lettered", "passed")
 class Posted:
     """A unit that is done, when that was recorded, and the rows of it that a policy kept here."""
 
-    receipt: Receipt
+    receipt: UnitReceipt
     at: int
     withheld: tuple[Range, ...] = ()
 
@@ -44,7 +44,7 @@ class Void:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class GivenUpRange:
     """A range that was given up, and how that was settled since: "" if it was not."""
 
     range: Range
@@ -60,7 +60,7 @@ class Epoch:
     posted: list[Posted] = field(default_factory=list)
     known: list[Range] = field(default_factory=list)
     void: list[Void] = field(default_factory=list)
-    letters: dict[int, Letter] = field(default_factory=dict)  # by event
+    letters: dict[int, GivenUpRange] = field(default_factory=dict)  # by event
     passed: list[Range] = field(default_factory=list)
     skipped: list[Range] = field(default_factory=list)  # by an operator
     withheld: RangeSet = field(default_factory=RangeSet)
@@ -92,11 +92,13 @@ class Epoch:
 class Account:
     """All epochs of the instance's present life, and the line as the stream alone gives it."""
 
-    line: Line
+    line: SinkProgress
     epochs: dict[int, Epoch]
 
 
-def account_of(site: Site, instance: str, strand: Strand, line: Line, first_epoch: int = 0) -> Account:
+def account_of(
+    site: Site, instance: str, strand: Strand, line: SinkProgress, first_epoch: int = 0
+) -> Account:
     """Read from its first event, which may be in the archive. `line` is what the global order gives,
     `first_epoch` that of the instance.
 
@@ -115,7 +117,7 @@ def account_of(site: Site, instance: str, strand: Strand, line: Line, first_epoc
 class _Folding:
     def __init__(self, first_epoch: int) -> None:
         self._first = first_epoch
-        self._line = Line(epoch=0)
+        self._line = SinkProgress(epoch=0)
         self._epochs: dict[int, Epoch] = {}
 
     def account(self, epoch: int) -> Account:
@@ -139,7 +141,7 @@ class _Folding:
             case "delivered":
                 self._delivered(before, data, int(event.at))
             case "lettered":
-                letter = Letter(Range(data["lo"], data["hi"]), data["rows"])
+                letter = GivenUpRange(Range(data["lo"], data["hi"]), data["rows"])
                 epoch = self._epoch(data["epoch"])
                 epoch.letters[event.seq] = letter
                 epoch.settle(letter.range)
@@ -162,16 +164,16 @@ class _Folding:
             if self._line.intent is not None:
                 self._epoch(self._line.intent.epoch).unsure.append(self._line.intent)
             last = max(epoch, self._line.last_epoch)
-            self._line = Line(epoch=epoch, last_epoch=last, event=self._line.event)
+            self._line = SinkProgress(epoch=epoch, last_epoch=last, event=self._line.event)
 
-    def _delivered(self, before: Line, data: Any, at: int) -> None:
+    def _delivered(self, before: SinkProgress, data: Any, at: int) -> None:
         intent = before.intent
         assert intent is not None  # else the line had refused the event
         epoch = self._epoch(intent.epoch)
         epoch.is_release = intent.ranges is not None
         kept = RangeSet.of(ranges_of(data["withheld"]))
         for each in data["units"]:
-            receipt = Receipt(*each)
+            receipt = UnitReceipt(*each)
             unit = Range(receipt.lo, receipt.hi)
             epoch.posted.append(Posted(receipt, at, tuple(kept.within(unit))))
             epoch.settle(unit)
@@ -189,9 +191,9 @@ class _Folding:
         for epoch in self._epochs.values():
             if (letter := epoch.letters.get(data["letter"])) is not None:
                 epoch.letters[data["letter"]] = replace(letter, how=data["how"])
-                epoch.posted += [Posted(Receipt(*each), at) for each in data["units"]]
+                epoch.posted += [Posted(UnitReceipt(*each), at) for each in data["units"]]
 
-    def _moved(self, before: Line, after: Line) -> None:
+    def _moved(self, before: SinkProgress, after: SinkProgress) -> None:
         if before.intent is not None and after.intent is None:
             self._epoch(before.intent.epoch).unsure.append(before.intent)
         epoch = self._epoch(after.epoch)
@@ -199,7 +201,7 @@ class _Folding:
             epoch.skipped.append(Range(before.mark, after.mark))
         epoch.lap = RangeSet()
 
-    def _cross(self, type_: str, before: Line, after: Line) -> None:
+    def _cross(self, type_: str, before: SinkProgress, after: SinkProgress) -> None:
         if type_ not in _MOVES:
             return
         if after.mark > before.mark:

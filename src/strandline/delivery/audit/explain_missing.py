@@ -21,7 +21,7 @@ class Took(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class StrandRows:
     """A strand: what each flush landed of it, what was removed, and what is there."""
 
     by_flush: Mapping[int, Sequence[Range]]
@@ -48,7 +48,7 @@ class _Zone(NamedTuple):
     flushes: frozenset[int]
 
 
-def unexplained(strands: Mapping[str, Landed], left_out: Mapping[int, int]) -> Iterator[Unexplained]:
+def unexplained(strands: Mapping[str, StrandRows], left_out: Mapping[int, int]) -> Iterator[Unexplained]:
     zones: list[_Zone] = []
     for source, strand in strands.items():
         for zone in RangeSet.of(each.range for each in strand.took).ranges:
@@ -60,7 +60,7 @@ def unexplained(strands: Mapping[str, Landed], left_out: Mapping[int, int]) -> I
     yield from _zones(zones, rest)
 
 
-def _zone(source: str, strand: Landed, zone: Range) -> tuple[_Zone, Unexplained | None]:
+def _zone(source: str, strand: StrandRows, zone: Range) -> tuple[_Zone, Unexplained | None]:
     absent = {
         number: sum(len(hole) for part in _within(ranges, zone) for hole in strand.there.holes(part))
         for number, ranges in strand.by_flush.items()
@@ -80,7 +80,7 @@ def _zone(source: str, strand: Landed, zone: Range) -> tuple[_Zone, Unexplained 
 
 
 def _flushes(
-    strands: Mapping[str, Landed], left_out: Mapping[int, int], zones: Sequence[_Zone]
+    strands: Mapping[str, StrandRows], left_out: Mapping[int, int], zones: Sequence[_Zone]
 ) -> Generator[Unexplained, None, dict[int, int]]:
     """Outside of the zones. Gives for each flush that has part in one how many rows it left out there."""
     rest: dict[int, int] = {}

@@ -161,7 +161,7 @@ class _Proving:
     ) -> Iterator[Proof]:
         site, name, changes = self._site, self._dataset, self._changes()
         numbers = site.standing.numbers(name)  # what is closed by now must be in the table
-        sources = set(site.standing.tallies(name))
+        sources = set(site.standing.strand_states(name))
         books: dict[str, _Books] = {}
         unknown: dict[str, str] = {}
         for source in sorted(sources):
@@ -236,7 +236,7 @@ class _Proving:
         ledgers say were removed since."""
         under_way = self._under_way()
         strands = {
-            source: explain_missing.Landed(
+            source: explain_missing.StrandRows(
                 {
                     number: ranges
                     for number, ranges in each.landed.items()
@@ -299,14 +299,14 @@ class _Proving:
     def _proof(
         self, strand: Strand, books: _Books, found: "Counted | None", unknown: str, *, is_counted: bool
     ) -> Proof:
-        tally = self._site.standing.tally(strand)
+        strand_state = self._site.standing.strand_state(strand)
         landed, settled = books.all_landed(), books.settled()
         faults = [*books.faults, *self._faults.get(strand.source, ())]
         if is_counted:
-            # The tally was read later than the ledger, and a strand only ever gets on.
-            for hole in settled.holes(Range(0, min(tally.visible_through, books.hi)))[:_SHOWN]:
+            # The state was read later than the ledger, and a strand only ever gets on.
+            for hole in settled.holes(Range(0, min(strand_state.visible_through, books.hi)))[:_SHOWN]:
                 if self._is_still_open(strand, hole):
-                    text = f"V is {tally.visible_through:,}, and no entry says what became of it"
+                    text = f"V is {strand_state.visible_through:,}, and no entry says what became of it"
                     faults.append(Fault("not_settled", hole.lo, hole.hi, text))
         faults += self._spool_faults(strand)
         there = RangeSet() if found is None else found.seqs
@@ -321,8 +321,8 @@ class _Proving:
             strand.dataset,
             strand.source,
             books.hi,
-            tally.visible_through,
-            tally.pending_rows,
+            strand_state.visible_through,
+            strand_state.pending_rows,
             len(books.gaps) + len(books.raised),
             len(landed),
             0 if found is None else found.rows,
@@ -338,10 +338,10 @@ class _Proving:
 
     def _spool_faults(self, strand: Strand) -> Iterator[Fault]:
         """Each pending segment is read: what is acknowledged and has not landed must be able to."""
-        tally = self._site.standing.tally(strand)
-        if not tally.pending_rows:
+        strand_state = self._site.standing.strand_state(strand)
+        if not strand_state.pending_rows:
             return
-        for each in pending(self._site.b, strand, tally):
+        for each in pending(self._site.b, strand, strand_state):
             reason = segment_fault(self._site.content, each.entry.segment, each.entry.of)
             if reason is not None:
                 text = f"segment {each.entry.segment.cid}: {reason}"
@@ -355,7 +355,7 @@ class _Proving:
                 check_destination(self._site, sink, terms)
         except StrandlineError as error:
             line = self._site.standing.lines().line(terms.name, strand)
-            most = self._site.standing.tally(strand).visible_through
+            most = self._site.standing.strand_state(strand).visible_through
             return StrandVerdict(
                 terms.name, strand.dataset, strand.source, line.mark, most, unknown=error.message
             )

@@ -97,7 +97,7 @@ def _look(
 ) -> tuple[StrandVerdict, Account | None]:
     lines = site.standing.lines()
     line, first = lines.line(terms.name, strand), lines.instance(terms.name).epoch
-    most = site.standing.tally(strand).visible_through
+    most = site.standing.strand_state(strand).visible_through
     verdict = StrandVerdict(terms.name, strand.dataset, strand.source, line.mark, most)
     try:
         account = account_of(site, terms.name, strand, line, first)

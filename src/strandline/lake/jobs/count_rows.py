@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from strandline.base.ranges import Range, RangeSet
-from strandline.lake.jobs.scan import LakeReader, Piece, pieces_sql
+from strandline.lake.jobs.scan import LakeReader, ScanRange, pieces_sql
 from strandline.lake.jobs.table_schema import SEQ
 from strandline.rows.dataset import SOURCE, Dataset
 
@@ -94,7 +94,7 @@ def _twice(seqs: DataFrame, blocks: Sequence[tuple[str, int]]) -> dict[str, list
     """The seqs in these blocks that more than one row has."""
     if not blocks:
         return {}
-    pieces = [Piece(source, Range(block * BLOCK, (block + 1) * BLOCK)) for source, block in blocks]
+    pieces = [ScanRange(source, Range(block * BLOCK, (block + 1) * BLOCK)) for source, block in blocks]
     counted = seqs.where(pieces_sql(pieces)).groupBy(SOURCE, SEQ).count().where("count > 1")
     found: dict[str, list[int]] = {}
     for row in counted.sort(SOURCE, SEQ).limit(_MOST_TWICE).collect():

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.base.ranges import Range, RangeSet, pairs_of, ranges_of
 from strandline.config.lake_settings import LakeSettings
-from strandline.lake.jobs.scan import LakeReader, Piece
+from strandline.lake.jobs.scan import LakeReader, ScanRange
 from strandline.lake.jobs.table_schema import ROW_ID, SEQ, literal, quoted
 from strandline.lake.ports.deliver import Carried, PolicyUnreadable
 from strandline.lake.spark.cancel_jobs import Jobs
@@ -30,7 +30,7 @@ from strandline.lake.spark.scan_meter import ScanMeter
 from strandline.lake.spark.session import slots
 from strandline.rows.dataset import SOURCE, Dataset
 from strandline.sinks.sink import Outcome, Shipment, Sink
-from strandline.sinks.unit_runner import WITHHELD, Part, Told, deliver
+from strandline.sinks.unit_runner import WITHHELD, IntentPart, Told, deliver
 
 IN_DRIVER: Final = 10_000  # seqs
 _TASK: Final = "_sl_task"
@@ -74,9 +74,9 @@ class SparkCourier:
         self._slots: int | None = None
 
     def carry(
-        self, sink: Sink, shipment: Shipment, parts: Sequence[Part], *, withhold: str | None
+        self, sink: Sink, shipment: Shipment, parts: Sequence[IntentPart], *, withhold: str | None
     ) -> Carried:
-        pieces = [Piece(part.source, each) for part in parts for each in part.ranges]
+        pieces = [ScanRange(part.source, each) for part in parts for each in part.ranges]
         also = [ROW_ID] if sink.wants_row_id else []
         rows = self._leaving(shipment.dataset, pieces, withhold, also)
         by_source = {part.source: part for part in parts}
@@ -90,7 +90,7 @@ class SparkCourier:
         self._jobs.cancel()
 
     def fetch(self, dataset: Dataset, source: str, seqs: Range) -> pa.Table:
-        rows = self._reader.leaving(dataset, [Piece(source, seqs)])
+        rows = self._reader.leaving(dataset, [ScanRange(source, seqs)])
         with self._reader.reading(dataset):
             return rows.coalesce(1).sortWithinPartitions(SEQ).toArrow()
 
@@ -98,13 +98,13 @@ class SparkCourier:
         self._leaving(dataset, [], withhold)
 
     def withheld(self, dataset: Dataset, source: str, ranges: Sequence[Range], withhold: str) -> list[Range]:
-        rows = self._leaving(dataset, [Piece(source, each) for each in ranges], withhold)
+        rows = self._leaving(dataset, [ScanRange(source, each) for each in ranges], withhold)
         with self._reader.reading(dataset):
             found = rows.where(WITHHELD).select(SEQ).toArrow().column(SEQ).to_pylist()
         return list(RangeSet.of(Range(seq - 1, seq) for seq in found).ranges)
 
     def _leaving(
-        self, dataset: Dataset, pieces: Sequence[Piece], withhold: str | None, also: Sequence[str] = ()
+        self, dataset: Dataset, pieces: Sequence[ScanRange], withhold: str | None, also: Sequence[str] = ()
     ) -> DataFrame:
         """The rows of the pieces, each with whether it stays. A column that the table does not have is null:
         then the rule says what becomes of its rows. What else Spark cannot read is PolicyUnreadable."""
@@ -127,7 +127,7 @@ class SparkCourier:
                     absent.append(name)
 
     def _in_driver(
-        self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
+        self, sink: Sink, shipment: Shipment, parts: Mapping[str, IntentPart], rows: DataFrame
     ) -> Carried:
         ordered = rows.coalesce(1).sortWithinPartitions(SOURCE, SEQ)
         table, counters = self._meter.counted(ordered, lambda found: found.toArrow())
@@ -136,7 +136,7 @@ class SparkCourier:
         return Carried(tuple(each for share in told for each in share), counters)
 
     def _in_tasks(
-        self, sink: Sink, shipment: Shipment, parts: Mapping[str, Part], rows: DataFrame
+        self, sink: Sink, shipment: Shipment, parts: Mapping[str, IntentPart], rows: DataFrame
     ) -> Carried:
         if self._slots is None:
             self._slots = slots(self._spark)
@@ -165,7 +165,7 @@ def _first_line(error: PySparkException) -> str:
     return (str(error).splitlines() or [""])[0]
 
 
-def runs_of(part: Part, tasks: int) -> list[Range]:
+def runs_of(part: IntentPart, tasks: int) -> list[Range]:
     """What is left of a strand, cut at bounds of units into one range a task, or fewer."""
     width = part.limits.unit_rows
     first = (part.ranges[0].lo - part.since) // width
@@ -185,7 +185,7 @@ def side_by_side(rows: DataFrame, runs: Sequence[Range]) -> DataFrame:
     return reduce(DataFrame.unionAll, tasks)
 
 
-def task_sql(parts: Sequence[Part], tasks: int, *, by_unit: bool) -> str:
+def task_sql(parts: Sequence[IntentPart], tasks: int, *, by_unit: bool) -> str:
     """The task of a row, by arithmetic on its source and seq alone."""
     if by_unit:  # the units of a strand go round the tasks
         first = {part.source: index for index, part in enumerate(parts)}
@@ -197,10 +197,10 @@ def task_sql(parts: Sequence[Part], tasks: int, *, by_unit: bool) -> str:
     return f"cast({_of_source(chosen)} AS int)"
 
 
-def _shares(parts: Iterable[Part], count: int) -> list[dict[str, Part]]:
+def _shares(parts: Iterable[IntentPart], count: int) -> list[dict[str, IntentPart]]:
     """The parts by who delivers them: the largest first, each to the one with the least to do."""
     load = [0] * count
-    shares: list[dict[str, Part]] = [{} for _ in range(count)]
+    shares: list[dict[str, IntentPart]] = [{} for _ in range(count)]
     for part in sorted(parts, key=lambda each: (-sum(map(len, each.ranges)), each.source)):
         least = load.index(min(load))
         shares[least][part.source] = part
@@ -209,7 +209,7 @@ def _shares(parts: Iterable[Part], count: int) -> list[dict[str, Part]]:
 
 
 def _at_once(
-    work: Callable[[dict[str, Part]], list[Told]], shares: Sequence[dict[str, Part]]
+    work: Callable[[dict[str, IntentPart]], list[Told]], shares: Sequence[dict[str, IntentPart]]
 ) -> list[list[Told]]:
     """Each share in a daemon thread: a request that hangs must not keep the process from ending, and those
     of a pool would. The first error of any is raised once all have ended."""
@@ -232,7 +232,7 @@ def _at_once(
     return told
 
 
-def _of(table: pa.Table, share: Mapping[str, Part]) -> list[pa.RecordBatch]:
+def _of(table: pa.Table, share: Mapping[str, IntentPart]) -> list[pa.RecordBatch]:
     """The rows of these strands, in the order they have."""
     mine = pc.is_in(table.column(SOURCE), pa.array(sorted(share), pa.string()))
     found: list[pa.RecordBatch] = table.filter(mine).to_batches()
@@ -244,7 +244,7 @@ def _of_source(values: Mapping[str, int]) -> str:
     return f"map({pairs})[{SOURCE}]"
 
 
-def _hosted(sink: Sink, shipment: Shipment, parts: Mapping[str, Part]) -> ArrowMap:
+def _hosted(sink: Sink, shipment: Shipment, parts: Mapping[str, IntentPart]) -> ArrowMap:
     """Outcomes in as few batches as may be: Spark hands them on when the whole job is over, not before."""
 
     def host(batches: Batches) -> Iterator[pa.RecordBatch]:

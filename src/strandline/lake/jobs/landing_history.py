@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from strandline.config.lake_settings import LakeSettings
 from strandline.errors import CorruptionError
 from strandline.lake.metadata.iceberg import load_metadata
-from strandline.lake.ports.stage import Found, Published, Staged
+from strandline.lake.ports.stage import LandingSnapshots, Published, Staged
 
 VERSION: Final = "strandline.version"
 NUMBER: Final = "strandline.number"
@@ -82,7 +82,7 @@ def metadata_history(lake: LakeSettings, dataset: str) -> History:
     return History(None if current in (None, _NO_SNAPSHOT) else current, snapshots)
 
 
-def find(history: History, id: str) -> Found:
+def find(history: History, id: str) -> LandingSnapshots:
     """The snapshot in the current ancestry that carries the id, and the staged ones beside it."""
     ancestry = {each.id: each for each in _ancestry(history)}
     published = next((each for each in ancestry.values() if id in (each.wap, each.published)), None)
@@ -91,7 +91,7 @@ def find(history: History, id: str) -> Found:
         for each in history.snapshots.values()
         if each.wap == id and each.id not in ancestry
     )
-    return Found(_published(history, published) if published else None, staged)
+    return LandingSnapshots(_published(history, published) if published else None, staged)
 
 
 def _ancestry(history: History) -> Iterator[Snapshot]:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from strandline.base.ranges import Range
 from strandline.errors import UnavailableError
-from strandline.lake.jobs.scan import Piece, pieces_sql
+from strandline.lake.jobs.scan import ScanRange, pieces_sql
 from strandline.lake.jobs.segment_batches import producer_schema
 from strandline.lake.jobs.stamp import key_text, row_id
 from strandline.lake.jobs.table_schema import (
@@ -169,7 +169,7 @@ def _filled(table: Any, field: Any) -> Any:
 
 def bounds(asked: Sequence[RowKey], within: Mapping[str, Sequence[Range]] | None) -> str:
     if within is not None:
-        return pieces_sql([Piece(source, each) for source, ranges in within.items() for each in ranges])
+        return pieces_sql([ScanRange(source, each) for source, ranges in within.items() for each in ranges])
     sources = sorted({key.source for key in asked})
     if len(sources) > MANY_SOURCES:
         return "true"

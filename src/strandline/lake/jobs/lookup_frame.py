@@ -32,7 +32,7 @@ _PLACE: Final = "_sl_place"
 _VALID: Final = f"{FAULT} is null and {UNREAD} is null"
 
 
-class Counts(NamedTuple):
+class LookupCounts(NamedTuple):
     """Rows that were looked at, and how many of them were left out, why."""
 
     asked: int
@@ -46,7 +46,7 @@ class Unknown(NamedTuple):
     where they were looked for by the ids that the table will stamp them with."""
 
     rows: DataFrame
-    counts: Callable[[int], Counts]
+    counts: Callable[[int], LookupCounts]
     is_sure: bool
 
 
@@ -95,11 +95,11 @@ class FrameLookup(SparkLookup):
             place = f"row_number() over (partition by {_KEY}, {_APART} order by {_KEY}) as {_PLACE}"
             once = steps[-1].seen_rows.selectExpr(_ROW, _KEY, place).where(f"{_PLACE} = 1 or {_KEY} is null")
 
-        def counts(left: int) -> Counts:
+        def counts(left: int) -> LookupCounts:
             asked, *after = (step.count(left) for step in steps)
             committed = asked - after[0] if table_rows else 0
             last = after[-1] if after else asked
-            return Counts(asked, committed, asked - committed - last, last - left)
+            return LookupCounts(asked, committed, asked - committed - last, last - left)
 
         return Unknown(once.selectExpr(f"{_ROW}.*"), counts, is_sure)
 

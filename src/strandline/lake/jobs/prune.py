@@ -22,9 +22,9 @@ from strandline.lake.ports.prune import (
     PER_UNIT,
     Condition,
     Count,
-    Doomed,
-    Part,
-    Place,
+    PrunePart,
+    RowPlace,
+    RowsToDelete,
     TableFiles,
     TimeColumn,
 )
@@ -51,7 +51,7 @@ class Pruner:
 
     # With it
 
-    def first_rows(self, dataset: str, count: int, among: Doomed | None = None) -> Place | None:
+    def first_rows(self, dataset: str, count: int, among: RowsToDelete | None = None) -> RowPlace | None:
         """Rows are counted by time, in ever finer buckets, until one instant is left: no sort, and at most
         a few thousand groups, however many rows there are."""
         rows = self._table(dataset).where("true" if among is None else doomed_sql(among))
@@ -62,7 +62,7 @@ class Pruner:
             at, before = _instant(rows, count, span[0], span[1])
             return _place(rows, at, count - before)
 
-    def count(self, dataset: str, doomed: Doomed, bands: Mapping[str, Sequence[Range]]) -> list[Count]:
+    def count(self, dataset: str, doomed: RowsToDelete, bands: Mapping[str, Sequence[Range]]) -> list[Count]:
         asked = {source: list(each) for source, each in bands.items() if len(each) > 1}
         spark, rows = self._spark(), self._table(dataset).where(doomed_sql(doomed)).select(SOURCE, SEQ, FLUSH)
         if asked:
@@ -100,7 +100,7 @@ class Pruner:
             for row in sorted(found, key=lambda row: (row[0], row[1] or 0))
         ]
 
-    def delete(self, dataset: str, doomed: Doomed) -> None:
+    def delete(self, dataset: str, doomed: RowsToDelete) -> None:
         delete_rows(self._spark(), self._lake, dataset, doomed_sql(doomed))
 
     def _table(self, dataset: str) -> DataFrame:
@@ -133,23 +133,23 @@ def _instant(rows: DataFrame, count: int, low: int, high: int) -> tuple[int, int
     return low, before
 
 
-def _place(rows: DataFrame, at: int, count: int) -> Place:
+def _place(rows: DataFrame, at: int, count: int) -> RowPlace:
     """Of one instant: whole sources in their order, then the seqs of one."""
     tied = rows.where(f"{AT} = {_time(at)}").selectExpr(SOURCE, f"{SEQ} AS low", f"{SEQ} AS high")
     grouped = tied.groupBy(SOURCE).agg({"low": "min", "high": "max", "*": "count"})
     named = grouped.select(SOURCE, "`min(low)`", "`max(high)`", "`count(1)`")
-    last = Place(at, "", 0)
+    last = RowPlace(at, "", 0)
     for source, low, high, found in sorted(tuple(row) for row in named.collect()):
         if found > count:
-            return Place(at, source, low + count - 1) if count > 0 else last
-        last, count = Place(at, source, high), count - found
+            return RowPlace(at, source, low + count - 1) if count > 0 else last
+        last, count = RowPlace(at, source, high), count - found
     return last
 
 
 # Text of SQL
 
 
-def doomed_sql(doomed: Doomed) -> str:
+def doomed_sql(doomed: RowsToDelete) -> str:
     """What a row must satisfy to go."""
     parts = [
         f"({condition_sql(part.condition, doomed.times)} AND ({_strands_sql(part)}))"
@@ -159,7 +159,7 @@ def doomed_sql(doomed: Doomed) -> str:
     return " OR ".join(parts) or "false"
 
 
-def _strands_sql(part: Part) -> str:
+def _strands_sql(part: PrunePart) -> str:
     """A set of sources is looked up; one range after another is compared with every file."""
     if part.through is not None and len(part.strands) > _FEW:
         return f"{FLUSH} <= {part.through} AND {SOURCE} IN ({', '.join(map(literal, part.strands))})"
@@ -200,7 +200,7 @@ def _limit(time: TimeColumn, before: int) -> str:
     return _time(before)
 
 
-def _first_sql(place: Place) -> str:
+def _first_sql(place: RowPlace) -> str:
     at, source = _time(place.at), literal(place.source)
     return (
         f"{AT} < {at} OR ({AT} = {at} AND ({SOURCE} < {source} "

@@ -15,7 +15,7 @@ from strandline.lake.jobs.delete import delete_rows
 from strandline.lake.jobs.expire_snapshots import expire, snapshots
 from strandline.lake.jobs.scan import bounds_sql
 from strandline.lake.jobs.table_schema import FLUSH, SEQ, quoted, spark_errors, table_name
-from strandline.lake.ports.purge import Asked, Match, PredicateUnreadable
+from strandline.lake.ports.purge import Match, PredicateUnreadable, PurgeAsked
 from strandline.lake.ports.snapshots import KnownSnapshot
 from strandline.rows.dataset import SOURCE, Dataset
 
@@ -46,7 +46,7 @@ class SparkPurger:
         except (AnalysisException, ParseException) as error:
             raise _unreadable(dataset, where, error) from error
 
-    def count(self, dataset: str, asked: Asked) -> list[Match]:
+    def count(self, dataset: str, asked: PurgeAsked) -> list[Match]:
         rows = self._table(dataset).where(asked_sql(asked))
         wanted = ("count(1)", f"min({SEQ})", f"max({SEQ})", f"min({FLUSH})", f"max({FLUSH})")
         counted = rows.groupBy(SOURCE).agg(*map(expr, wanted))
@@ -58,7 +58,7 @@ class SparkPurger:
         ]
 
     def passed(
-        self, dataset: str, asked: Asked, marks: Mapping[tuple[str, str], int]
+        self, dataset: str, asked: PurgeAsked, marks: Mapping[tuple[str, str], int]
     ) -> dict[tuple[str, str], int]:
         if not marks:
             return {}
@@ -72,7 +72,7 @@ class SparkPurger:
         with spark_errors("count rows of", table_name(dataset)):
             return {(row[0], row[1]): row[2] for row in counted.count().collect()}
 
-    def delete(self, dataset: str, asked: Asked) -> None:
+    def delete(self, dataset: str, asked: PurgeAsked) -> None:
         delete_rows(self._spark(), self._lake, dataset, asked_sql(asked))
 
     def holds_for(self, dataset: Dataset, where: str, rows: pa.Table) -> list[bool]:
@@ -102,7 +102,7 @@ def _unreadable(dataset: Dataset, where: str, error: PySparkException) -> Predic
     return PredicateUnreadable(dataset.name, where, (str(error).splitlines() or [""])[0])
 
 
-def asked_sql(asked: Asked) -> str:
+def asked_sql(asked: PurgeAsked) -> str:
     """What a row must satisfy to go. The predicate stands on lines of its own: it may end in a comment."""
     bounds = bounds_sql(asked.source, None, Range(0, asked.flush))
     return bounds if asked.where is None else f"{bounds} AND (\n{asked.where}\n)"

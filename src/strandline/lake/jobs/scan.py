@@ -40,7 +40,7 @@ _FIXED_BYTES: Final = 8  # what a value counts that is neither text nor bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ScanRange:
     """Rows of one source: those in `seqs`, and where `flush` is given only those that it landed. With
     neither source nor seqs all rows of the flush."""
 
@@ -79,7 +79,9 @@ class LakeReader:
             raise UsageError(f"a read of dataset {dataset.name!r} names no column", hint="name at least one")
         return table.where(bounds_sql(source, seqs, flushes)).selectExpr(*shown)
 
-    def leaving(self, dataset: Dataset, pieces: Sequence[Piece], *, also: Sequence[str] = ()) -> DataFrame:
+    def leaving(
+        self, dataset: Dataset, pieces: Sequence[ScanRange], *, also: Sequence[str] = ()
+    ) -> DataFrame:
         """The rows of the pieces, in no order: the dataset's columns, `source`, `_sl_seq`, and the
         expressions `also`, over the columns of the table."""
         table = self._table(dataset, None)
@@ -102,7 +104,7 @@ class LakeReader:
     def page(
         self,
         dataset: Dataset,
-        pieces: Sequence[Piece],
+        pieces: Sequence[ScanRange],
         *,
         columns: Sequence[str] | None = None,
         snapshot: int | None = None,
@@ -119,7 +121,7 @@ class LakeReader:
     def page_query(
         self,
         dataset: Dataset,
-        pieces: Sequence[Piece],
+        pieces: Sequence[ScanRange],
         *,
         columns: Sequence[str] | None = None,
         snapshot: int | None = None,
@@ -248,7 +250,7 @@ def bounds_sql(source: str | None, seqs: Range | None, flushes: Range | None) ->
     return " AND ".join(parts) or "true"
 
 
-def pieces_sql(pieces: Sequence[Piece]) -> str:
+def pieces_sql(pieces: Sequence[ScanRange]) -> str:
     """What a row must satisfy to be of one of the pieces. It prunes as exactly as each of them would."""
     each = (
         bounds_sql(
@@ -263,7 +265,7 @@ def _pinned(table: str, snapshot: int | None) -> str:
     return table if snapshot is None else f"{table} VERSION AS OF {int(snapshot)}"
 
 
-def _order(pieces: Sequence[Piece]) -> list[str]:
+def _order(pieces: Sequence[ScanRange]) -> list[str]:
     """By flush only if the pieces say so: a load takes its number early and lands late, so the flush
     numbers of one strand need not rise with its seqs."""
     named = {piece.flush is not None for piece in pieces}

@@ -18,7 +18,7 @@ from strandline.errors import StrandlineError, UnavailableError
 from strandline.lake.spark.python_task import ArrowMap, Batches
 from strandline.rows.dataset import SOURCE, Dataset
 from strandline.rows.validate import arrow_schema
-from strandline.state.landing import Piece
+from strandline.state.landing import SegmentPiece
 from strandline.storage import ContentStore, open_content
 from strandline.storage.segment import read_segment
 
@@ -49,7 +49,7 @@ def numbered_schema(dataset: Dataset) -> pa.Schema:
     return placed_schema(dataset).append(pa.field(FLUSH, pa.int64()))
 
 
-def reading_order(pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], bool]:
+def reading_order(pieces: Sequence[SegmentPiece]) -> tuple[tuple[SegmentPiece, ...], bool]:
     """The pieces as they are best read, and whether their rows must be sorted afterwards.
 
     By source and seq, so that nothing needs sorting; but where segments hold many sources each, by segment:
@@ -61,7 +61,7 @@ def reading_order(pieces: Sequence[Piece]) -> tuple[tuple[Piece, ...], bool]:
 
 
 def placed_batches(
-    content: ContentStore, pieces: Iterable[Piece], dataset: Dataset
+    content: ContentStore, pieces: Iterable[SegmentPiece], dataset: Dataset
 ) -> Iterator[pa.RecordBatch]:
     """The rows of the pieces in order. Raises SegmentUnreadable, after batches that were good perhaps.
 
@@ -82,7 +82,9 @@ def numbered(batches: Batches, number: int) -> Iterator[pa.RecordBatch]:
         yield batch.append_column(FLUSH, pa.repeat(pa.scalar(number, pa.int64()), batch.num_rows))
 
 
-def _placed_run(content: ContentStore, run: Sequence[Piece], dataset: Dataset) -> Iterator[pa.RecordBatch]:
+def _placed_run(
+    content: ContentStore, run: Sequence[SegmentPiece], dataset: Dataset
+) -> Iterator[pa.RecordBatch]:
     """Pieces of one segment, in its order: every row group is read once."""
     own, placed = producer_schema(dataset), placed_schema(dataset)
     first, end = run[0].first_row, run[-1].first_row + run[-1].rows
@@ -127,14 +129,14 @@ def _joined(batches: Iterator[pa.RecordBatch], dataset: Dataset) -> Iterator[pa.
         yield from pa.Table.from_batches(held, placed_schema(dataset)).combine_chunks().to_batches()
 
 
-def shares(pieces: Sequence[Piece], tasks: int) -> list[tuple[Piece, ...]]:
+def shares(pieces: Sequence[SegmentPiece], tasks: int) -> list[tuple[SegmentPiece, ...]]:
     """The pieces, in order, in at most `tasks` runs of about as many rows.
 
     A piece is cut only where it is larger than a run: each task that reads from a segment reads all its
     bytes, since only they prove its digest.
     """
     run = max(-(-sum(piece.rows for piece in pieces) // max(tasks, 1)), 1)
-    made: list[list[Piece]] = [[]]
+    made: list[list[SegmentPiece]] = [[]]
     room = run
     for piece in _cut(pieces, run):
         if room < piece.rows // 2 and made[-1] and len(made) < tasks:
@@ -145,7 +147,7 @@ def shares(pieces: Sequence[Piece], tasks: int) -> list[tuple[Piece, ...]]:
     return [tuple(each) for each in made if each]
 
 
-def _cut(pieces: Iterable[Piece], run: int) -> Iterator[Piece]:
+def _cut(pieces: Iterable[SegmentPiece], run: int) -> Iterator[SegmentPiece]:
     for piece in pieces:
         for at in range(0, piece.rows, run):
             rows = min(run, piece.rows - at)
@@ -153,7 +155,11 @@ def _cut(pieces: Iterable[Piece], run: int) -> Iterator[Piece]:
 
 
 def share_reader(
-    url: str, options: Mapping[str, Any], cut: Sequence[tuple[Piece, ...]], dataset: Dataset, number: int
+    url: str,
+    options: Mapping[str, Any],
+    cut: Sequence[tuple[SegmentPiece, ...]],
+    dataset: Dataset,
+    number: int,
 ) -> ArrowMap:
     """What a task runs over the numbers of its shares: their rows, with the number of the flush."""
 
@@ -166,7 +172,7 @@ def share_reader(
 
 
 def share_checker(
-    url: str, options: Mapping[str, Any], cut: Sequence[tuple[Piece, ...]], dataset: Dataset
+    url: str, options: Mapping[str, Any], cut: Sequence[tuple[SegmentPiece, ...]], dataset: Dataset
 ) -> ArrowMap:
     """What a task runs to learn why the reading failed: the errors, each a row, instead of the rows."""
 
@@ -180,7 +186,7 @@ def share_checker(
     return check
 
 
-def fault_of(content: ContentStore, piece: Piece, dataset: Dataset) -> bytes | None:
+def fault_of(content: ContentStore, piece: SegmentPiece, dataset: Dataset) -> bytes | None:
     """The error that a piece's reading raises, pickled; None if it can be read."""
     try:
         for _ in placed_batches(content, [piece], dataset):
@@ -196,7 +202,7 @@ def fault_of(content: ContentStore, piece: Piece, dataset: Dataset) -> bytes | N
     return None
 
 
-def _asked(batches: Batches, cut: Sequence[tuple[Piece, ...]]) -> Iterator[tuple[Piece, ...]]:
+def _asked(batches: Batches, cut: Sequence[tuple[SegmentPiece, ...]]) -> Iterator[tuple[SegmentPiece, ...]]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield cut[number]

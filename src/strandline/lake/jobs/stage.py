@@ -36,7 +36,7 @@ from strandline.lake.jobs.table_schema import (
     table_name,
 )
 from strandline.lake.metadata.iceberg import TableMissing, check_warehouse, load_metadata
-from strandline.lake.ports.stage import BURNED, Found
+from strandline.lake.ports.stage import BURNED, LandingSnapshots
 from strandline.lake.spark.python_task import lean
 from strandline.lake.spark.session import idle_sessions, is_connect, own_session, slots
 from strandline.rows.dataset import SOURCE, Dataset
@@ -123,7 +123,7 @@ class IcebergTables:
                 self._raise_fault(session, landing)
                 raise TableUnavailable(doing, table_name(name), error) from error
 
-    def look(self, dataset: str, id: str) -> Found:
+    def look(self, dataset: str, id: str) -> LandingSnapshots:
         return landing_history.find(self._history(dataset), id)
 
     def snapshot_count(self, dataset: str) -> int:

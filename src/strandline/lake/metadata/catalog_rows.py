@@ -33,7 +33,7 @@ class TableRow(NamedTuple):
     pointer: str
 
 
-class Kept(NamedTuple):
+class CatalogTable(NamedTuple):
     """All that a catalog keeps in one of its own tables, and how that is made."""
 
     name: str
@@ -61,7 +61,7 @@ class CatalogRows:
         self._db.commit()
         return bool(done.rowcount)
 
-    def add(self, kept: Iterable[Kept]) -> None:
+    def add(self, kept: Iterable[CatalogTable]) -> None:
         """Rows of another catalog, at once. What is here already stays as it is."""
         for each in kept:
             self._db.execute(f"{_CREATE}IF NOT EXISTS {each.statement.removeprefix(_CREATE)}")
@@ -98,7 +98,7 @@ def open_rows(lake: LakeSettings) -> Iterator[CatalogRows]:
         yield CatalogRows(db, sign)
 
 
-def kept_in(file: Path) -> list[Kept]:
+def kept_in(file: Path) -> list[CatalogTable]:
     """Of a catalog in a SQLite file; nothing in it is changed."""
     if not file.is_file():
         raise NotFoundError(f"there is no catalog at {file}", hint="name the catalog.db of the node")
@@ -110,14 +110,14 @@ def kept_in(file: Path) -> list[Kept]:
         uri = f"{file.resolve().as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=CATALOG_TIMEOUT_S)) as db:
             found = db.execute(statement, _KEPT).fetchall()
-            return [Kept(name, sql, _rows(db, name)) for name, sql in found]
+            return [CatalogTable(name, sql, _rows(db, name)) for name, sql in found]
     except sqlite3.DatabaseError as error:
         raise CatalogUnreadable(
             f"the catalog {file} cannot be read: {error}", hint="name the catalog.db of the node"
         ) from error
 
 
-def tables_of(kept: Iterable[Kept]) -> list[TableRow]:
+def tables_of(kept: Iterable[CatalogTable]) -> list[TableRow]:
     return [TableRow(row[1], row[2], row[3]) for each in kept if each.name == _KEPT[0] for row in each.rows]
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from strandline.sinks.sink import Shipment, Sink
-    from strandline.sinks.unit_runner import Part, Told
+    from strandline.sinks.unit_runner import IntentPart, Told
 
 
 class PolicyUnreadable(HeldError):
@@ -51,7 +51,7 @@ class Courier(Protocol):
     columns of the dataset: rows for which it is not false stay. PolicyUnreadable if it is none."""
 
     def carry(
-        self, sink: "Sink", shipment: "Shipment", parts: "Sequence[Part]", *, withhold: str | None
+        self, sink: "Sink", shipment: "Shipment", parts: "Sequence[IntentPart]", *, withhold: str | None
     ) -> Carried:
         """Deliver what the table has of the parts."""
         ...

@@ -31,7 +31,7 @@ class TimeColumn(NamedTuple):
     unit: Unit | None = None
 
 
-class Place(NamedTuple):
+class RowPlace(NamedTuple):
     """A row in the order in which rows were taken in: those of one instant by source, then seq."""
 
     at: int
@@ -46,12 +46,12 @@ class Condition:
 
     taken_before: int
     older_than: int | None = None
-    first: Place | None = None
-    within: Place | None = None
+    first: RowPlace | None = None
+    within: RowPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PrunePart:
     """Rows of these strands, in these seqs, of which the condition holds. Where `through` is given, the rows
     of all of them in those seqs are those that the flushes up to it landed, which is said in fewer words."""
 
@@ -61,11 +61,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class RowsToDelete:
     """What goes: the rows of any part. `times` date a row, the first that is not null; then `_sl_at` does."""
 
     times: tuple[TimeColumn, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[PrunePart, ...]
 
     def strands(self) -> list[str]:
         return sorted({source for part in self.parts for source in part.strands})
@@ -131,16 +131,16 @@ class Upkeep(Protocol):
         """Bounds of every file, from the manifests. No Spark. TableMissing if there is no table."""
         ...
 
-    def first_rows(self, dataset: str, count: int, among: Doomed | None = None) -> Place | None:
+    def first_rows(self, dataset: str, count: int, among: RowsToDelete | None = None) -> RowPlace | None:
         """The place of the last of the first `count` rows that were taken in; of those `among` only. None
         where there are none."""
         ...
 
-    def count(self, dataset: str, doomed: Doomed, bands: Mapping[str, Sequence[Range]]) -> list[Count]:
+    def count(self, dataset: str, doomed: RowsToDelete, bands: Mapping[str, Sequence[Range]]) -> list[Count]:
         """How many rows would go, by strand, and where bands of seqs are given for it in each of them."""
         ...
 
-    def delete(self, dataset: str, doomed: Doomed) -> None:
+    def delete(self, dataset: str, doomed: RowsToDelete) -> None:
         """Delete them, in one commit. What is deleted already stays so. Files that go whole are not
         opened."""
         ...
@@ -149,7 +149,7 @@ class Upkeep(Protocol):
 # As data of events
 
 
-def doomed_data(doomed: Doomed) -> dict[str, Any]:
+def doomed_data(doomed: RowsToDelete) -> dict[str, Any]:
     return {
         "times": [list(each) for each in doomed.times],
         "parts": [
@@ -166,9 +166,9 @@ def doomed_data(doomed: Doomed) -> dict[str, Any]:
     }
 
 
-def doomed_of(data: Mapping[str, Any]) -> Doomed:
+def doomed_of(data: Mapping[str, Any]) -> RowsToDelete:
     parts = tuple(
-        Part(
+        PrunePart(
             Condition(
                 part["taken_before"], part["older_than"], _place_of(part["first"]), _place_of(part["within"])
             ),
@@ -177,12 +177,12 @@ def doomed_of(data: Mapping[str, Any]) -> Doomed:
         )
         for part in data["parts"]
     )
-    return Doomed(tuple(TimeColumn(*each) for each in data["times"]), parts)
+    return RowsToDelete(tuple(TimeColumn(*each) for each in data["times"]), parts)
 
 
-def _place_data(place: Place | None) -> list[Any] | None:
+def _place_data(place: RowPlace | None) -> list[Any] | None:
     return None if place is None else list(place)
 
 
-def _place_of(data: Sequence[Any] | None) -> Place | None:
-    return None if data is None else Place(*data)
+def _place_of(data: Sequence[Any] | None) -> RowPlace | None:
+    return None if data is None else RowPlace(*data)

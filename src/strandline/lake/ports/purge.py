@@ -26,7 +26,7 @@ class PredicateUnreadable(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PurgeAsked:
     """Rows of a source, or of all, for which `where` is true; those of flushes up to `flush` alone, so that
     the same is asked after a crash."""
 
@@ -51,15 +51,15 @@ class Purger(Protocol):
         """PredicateUnreadable unless it is a condition over the dataset's own columns."""
         ...
 
-    def count(self, dataset: str, asked: Asked) -> list[Match]: ...
+    def count(self, dataset: str, asked: PurgeAsked) -> list[Match]: ...
 
     def passed(
-        self, dataset: str, asked: Asked, marks: Mapping[tuple[str, str], int]
+        self, dataset: str, asked: PurgeAsked, marks: Mapping[tuple[str, str], int]
     ) -> dict[tuple[str, str], int]:
         """Of those rows, how many are at or below a mark, by whose mark it is and source."""
         ...
 
-    def delete(self, dataset: str, asked: Asked) -> None:
+    def delete(self, dataset: str, asked: PurgeAsked) -> None:
         """In one commit. What is deleted already stays so."""
         ...
 

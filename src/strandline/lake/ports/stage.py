@@ -42,7 +42,7 @@ class Published(Written):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LandingSnapshots:
     """What a table knows of an id: the published snapshot if there is one, and the staged ones."""
 
     published: Published | None
@@ -61,7 +61,7 @@ class Tables(Protocol):
         """Write the rows under the landing's id, invisible to readers. SegmentUnreadable names the segment
         that cannot be read; nothing is staged then. `settle` sees a flush's rows before they get row ids."""
 
-    def look(self, dataset: str, id: str) -> Found:
+    def look(self, dataset: str, id: str) -> LandingSnapshots:
         """What the table says now, read fresh. NotFoundError if there is no table."""
 
     def publish(self, dataset: str, snapshot: int) -> None:

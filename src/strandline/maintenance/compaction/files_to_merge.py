@@ -18,9 +18,9 @@ from hashlib import sha256
 from itertools import groupby, pairwise
 from typing import Final
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.lake.ports.rewrite import Bin, DataFile
-from strandline.state.compaction_events import FAILED, Left
+from strandline.state.compaction_events import FAILED, BinLeftAlone
 
 FULL: Final = 1_000  # a level above all tiers
 RETRY_US: Final = 24 * 3_600_000_000
@@ -47,10 +47,10 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CompactionRules:
     """What decides beside the files. `is_shared` where a bin has many sources."""
 
-    settings: Compaction
+    settings: CompactionSection
     is_full: Callable[[Bin], bool]
     is_collapse: bool = False
     is_shared: bool = False
@@ -62,11 +62,11 @@ class Known:
     """What is recorded: the level of what each commit made, and the bins that are left alone."""
 
     made: Mapping[int, int]
-    left: Mapping[tuple[str | int, int], Left]
+    left: Mapping[tuple[str | int, int], BinLeftAlone]
     now: int = 0
 
 
-def choose(files: Iterable[DataFile], rules: Rules, known: Known) -> list[Work]:
+def choose(files: Iterable[DataFile], rules: CompactionRules, known: Known) -> list[Work]:
     """What is due, neediest first."""
     key = lambda file: (str(file.bin.place), file.bin.first)  # noqa: E731  # the order of bins does not matter
     works = [
@@ -104,7 +104,7 @@ def signature(files: Iterable[DataFile]) -> str:
     return sha256(f"{_WRITER} {told}".encode()).hexdigest()[:16]
 
 
-def _of_bin(files: list[DataFile], rules: Rules, known: Known) -> Iterator[Work]:
+def _of_bin(files: list[DataFile], rules: CompactionRules, known: Known) -> Iterator[Work]:
     bin_, is_full = files[0].bin, rules.is_full(files[0].bin)
     found = signature(files)
     if not rules.force and _is_left(known.left.get((bin_.place, bin_.first)), found, known.now):
@@ -121,7 +121,7 @@ def _of_bin(files: list[DataFile], rules: Rules, known: Known) -> Iterator[Work]
             return
 
 
-def _is_left(left: Left | None, found: str, now: int) -> bool:
+def _is_left(left: BinLeftAlone | None, found: str, now: int) -> bool:
     if left is None or left.signature != found:
         return False
     return not left.reason.startswith(FAILED) or now < left.at + RETRY_US
@@ -131,7 +131,7 @@ def _has_full(files: Iterable[DataFile], known: Known) -> bool:
     return any(known.made.get(file.snapshot) == FULL for file in files)
 
 
-def _is_worth(files: Sequence[DataFile], rules: Rules, known: Known) -> bool:
+def _is_worth(files: Sequence[DataFile], rules: CompactionRules, known: Known) -> bool:
     """Whether rewriting a whole bin makes fewer files, or files that do not overlap, or may find repeats."""
     if rules.force:
         return len(files) > 1 or rules.is_collapse
@@ -141,17 +141,17 @@ def _is_worth(files: Sequence[DataFile], rules: Rules, known: Known) -> bool:
     return rules.is_collapse or not is_apart or len(files) > _least(files, rules.settings)
 
 
-def _least(files: Iterable[DataFile], settings: Compaction) -> int:
+def _least(files: Iterable[DataFile], settings: CompactionSection) -> int:
     return max(-(-sum(file.bytes for file in files) // settings.target_file_bytes), 1)
 
 
-def _level(file: DataFile, settings: Compaction, known: Known) -> int:
+def _level(file: DataFile, settings: CompactionSection, known: Known) -> int:
     by_size = sum(file.bytes >= size for size in settings.tier_bytes)
     return max(by_size, known.made.get(file.snapshot, 0))
 
 
 def _runs(
-    files: Sequence[DataFile], level: int, settings: Compaction, known: Known
+    files: Sequence[DataFile], level: int, settings: CompactionSection, known: Known
 ) -> Iterator[list[DataFile]]:
     """Files of a level that follow each other, enough of them; of lower levels what lies between."""
     for is_low, group in groupby(_clumps(files), lambda clump: _top(clump, settings, known) <= level):
@@ -166,7 +166,7 @@ def _runs(
             yield run
 
 
-def _top(clump: Iterable[DataFile], settings: Compaction, known: Known) -> int:
+def _top(clump: Iterable[DataFile], settings: CompactionSection, known: Known) -> int:
     return max(_level(file, settings, known) for file in clump)
 
 
@@ -184,7 +184,9 @@ def _clumps(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
         yield clump
 
 
-def _work(files: Sequence[DataFile], level: int, found: str, rules: Rules, *, is_whole: bool = False) -> Work:
+def _work(
+    files: Sequence[DataFile], level: int, found: str, rules: CompactionRules, *, is_whole: bool = False
+) -> Work:
     return Work(
         files[0].bin,
         min(file.lo for file in files),

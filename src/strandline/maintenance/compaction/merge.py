@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.base.failpoint import reach
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.errors import StrandlineError, UnavailableError
 from strandline.lake.ports.rewrite import Bin, DataFile, Listing, Repeats, Rewriter, Stretch, within
 from strandline.maintenance.compaction.files_to_merge import Work
@@ -29,7 +29,7 @@ BRANCH: Final = "compact-"
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class LandedRewrite:
     """One rewrite that landed."""
 
     level: int
@@ -44,12 +44,12 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class CompactionJob:
     """A dataset whose files are looked at, under its lease."""
 
     site: Site
     rewriter: Rewriter
-    settings: Compaction
+    settings: CompactionSection
     dataset: Dataset
     lease: Lease
 
@@ -72,7 +72,7 @@ def places(dataset: Dataset) -> Callable[[str], str | int]:
     return lambda source: int(bucket(source))
 
 
-def merge(job: Job, works: Sequence[Work]) -> tuple[Compacted | None, dict[Bin, str]]:
+def merge(job: CompactionJob, works: Sequence[Work]) -> tuple[LandedRewrite | None, dict[Bin, str]]:
     """Rewrite a batch; what landed, and the bins that could not be read."""
     listing = job.rewriter.files(job.dataset)
     base = listing.snapshot
@@ -114,25 +114,25 @@ def merge(job: Job, works: Sequence[Work]) -> tuple[Compacted | None, dict[Bin, 
     return done, bad
 
 
-def _stretch(job: Job, work: Work) -> Stretch:
+def _stretch(job: CompactionJob, work: Work) -> Stretch:
     """A bin that is rewritten whole is compared with all that went before it; a tier with itself."""
     return Stretch(work.bin, work.lo, work.hi, _visible(job, work.bin), 0 if work.is_whole else work.lo)
 
 
-def _visible(job: Job, bin_: Bin) -> int:
+def _visible(job: CompactionJob, bin_: Bin) -> int:
     """In the order of the bin: V, or where sources share it the visible flush."""
     if job.dataset.source_buckets:
         return job.site.standing.numbers(job.name).visible
-    return job.site.standing.tally(Strand(job.name, str(bin_.place))).visible_through
+    return job.site.standing.strand_state(Strand(job.name, str(bin_.place))).visible_through
 
 
-def _hit(job: Job, repeats: Sequence[Repeats]) -> set[Bin]:
+def _hit(job: CompactionJob, repeats: Sequence[Repeats]) -> set[Bin]:
     place_of = places(job.dataset)
     return {Bin(place_of(each.source), each.first) for each in repeats}
 
 
 def _stage(
-    job: Job,
+    job: CompactionJob,
     run: str,
     listing: Listing,
     works: Sequence[Work],
@@ -203,8 +203,8 @@ def _sums(files: Mapping[Bin, Sequence[DataFile]], works: Sequence[Work]) -> Cou
 
 
 def _finish(
-    job: Job, begun: Mapping[str, Any], staged: Mapping[str, Any], *, is_resumed: bool = False
-) -> Compacted:
+    job: CompactionJob, begun: Mapping[str, Any], staged: Mapping[str, Any], *, is_resumed: bool = False
+) -> LandedRewrite:
     """It is part of the table: say so, in one transaction with the ledgers that lost repeats; then the branch
     goes. A crash in between leaves the branch, which the next walk drops."""
     at = job.site.clock.now_us()
@@ -231,7 +231,7 @@ def _finish(
     reach("compaction.recorded")
     job.rewriter.drop(job.name, begun["branch"])
     reach("compaction.dropped")
-    return Compacted(
+    return LandedRewrite(
         data["level"],
         len(data["parts"]),
         data["files_in"],
@@ -244,11 +244,11 @@ def _finish(
     )
 
 
-def _is_landed(job: Job, staged: Mapping[str, Any]) -> bool:
+def _is_landed(job: CompactionJob, staged: Mapping[str, Any]) -> bool:
     return staged["snapshot"] in job.rewriter.ancestry(job.name)
 
 
-def _has_landed(job: Job, begun: Mapping[str, Any], staged: Mapping[str, Any], reason: str) -> bool:
+def _has_landed(job: CompactionJob, begun: Mapping[str, Any], staged: Mapping[str, Any], reason: str) -> bool:
     """Whether it did after all. Without its branch it cannot any more: so that goes first."""
     _drop(job, begun["branch"])
     reach("compaction.barred")
@@ -258,7 +258,7 @@ def _has_landed(job: Job, begun: Mapping[str, Any], staged: Mapping[str, Any], r
     return False
 
 
-def _abandon(job: Job, begun: Mapping[str, Any], reason: str) -> None:
+def _abandon(job: CompactionJob, begun: Mapping[str, Any], reason: str) -> None:
     """It did not land: the branch goes with its snapshots, and the files that only they name. Should that
     fail the run stays open, and the next walk does this again."""
     _drop(job, begun["branch"])
@@ -267,7 +267,7 @@ def _abandon(job: Job, begun: Mapping[str, Any], reason: str) -> None:
     _record(job, [maintain_event(job.name, "abandoned", job.site.clock.now_us(), data)])
 
 
-def _drop(job: Job, branch: str) -> None:
+def _drop(job: CompactionJob, branch: str) -> None:
     """The branch, and what it alone has. A crash in between leaves snapshots without a name, which expiry
     takes when they are old."""
     head = job.rewriter.branches(job.name).get(branch)
@@ -281,14 +281,14 @@ def _drop(job: Job, branch: str) -> None:
         job.rewriter.expire(job.name, doomed)
 
 
-def drop_dead(job: Job) -> None:
+def drop_dead(job: CompactionJob) -> None:
     """Branches of runs that have ended: under the lease there is no other."""
     for branch in job.rewriter.branches(job.name):
         if branch.startswith(BRANCH):
             _drop(job, branch)
 
 
-def settle_open(job: Job) -> tuple[Compacted, ...]:
+def settle_open(job: CompactionJob) -> tuple[LandedRewrite, ...]:
     """Bring a run that was cut short to its end."""
     recorded = job.recorded()
     if not recorded.begun:
@@ -303,21 +303,21 @@ def settle_open(job: Job) -> tuple[Compacted, ...]:
     return ()
 
 
-def _data_at(job: Job, seq: int) -> Any:
+def _data_at(job: CompactionJob, seq: int) -> Any:
     event = job.site.b.event_at(maintain_stream(job.name), seq)
     if event is None:
         raise ControlUnreadable(maintain_stream(job.name), seq, "it is gone")
     return event.data
 
 
-def leave(job: Job, works: Sequence[Work], reasons: Mapping[Bin, str]) -> None:
+def leave(job: CompactionJob, works: Sequence[Work], reasons: Mapping[Bin, str]) -> None:
     """These bins stay as they are until their files change."""
     if works:
         parts = [[*work.bin, work.signature, reasons[work.bin][:300]] for work in works]
         _record(job, [maintain_event(job.name, "left", job.site.clock.now_us(), {"parts": parts})])
 
 
-def _record(job: Job, writes: list[Write]) -> None:
+def _record(job: CompactionJob, writes: list[Write]) -> None:
     """Under the lease, on the stream as it was read."""
     event = job.recorded().event
     outcome = job.site.b.commit([job.lease.guard, ExpectSeq(maintain_stream(job.name), event)], writes)

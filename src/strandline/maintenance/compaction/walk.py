@@ -9,15 +9,22 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
-from strandline.config.keys import Compaction
+from strandline.config.keys import CompactionSection
 from strandline.errors import StrandlineError
 from strandline.lake.ports.rewrite import Bin, Listing, MainMoved, Rewriter
 from strandline.lake.spark.session import SparkGone
-from strandline.maintenance.compaction.files_to_merge import RETRY_US, Known, Rules, Work, batches, choose
+from strandline.maintenance.compaction.files_to_merge import (
+    RETRY_US,
+    CompactionRules,
+    Known,
+    Work,
+    batches,
+    choose,
+)
 from strandline.maintenance.compaction.last_walk import walked, walked_key
 from strandline.maintenance.compaction.merge import (
-    Compacted,
-    Job,
+    CompactionJob,
+    LandedRewrite,
     drop_dead,
     leave,
     merge,
@@ -39,7 +46,7 @@ class WalkReport:
     each with the reason; `conflicts` counts what lost against other commits twice."""
 
     dataset: str
-    runs: tuple[Compacted, ...] = ()
+    runs: tuple[LandedRewrite, ...] = ()
     due: int = 0
     conflicts: int = 0
     failed: Mapping[Bin, str] = field(default_factory=dict)
@@ -53,16 +60,16 @@ class WalkReport:
 def walk(
     site: Site,
     rewriter: Rewriter,
-    settings: Compaction,
+    settings: CompactionSection,
     dataset: str,
     *,
     lease: Lease,
     force: bool = False,
-    tell: Callable[[Compacted], None] | None = None,
+    tell: Callable[[LandedRewrite], None] | None = None,
 ) -> WalkReport:
     """Rewrite what is due, under the lease `maintain/<dataset>`."""
     until = site.clock.now_us() + int(settings.max_tick_s * 1e6)
-    job = Job(site, rewriter, settings, site.known(dataset).dataset, lease)
+    job = CompactionJob(site, rewriter, settings, site.known(dataset).dataset, lease)
     if rewriter.pointer(dataset) is None:
         return WalkReport(dataset, is_idle=True)
     resumed = settle_open(job)
@@ -81,7 +88,7 @@ def walk(
     return replace(report, due=_note(job))
 
 
-def _is_barred(job: Job) -> bool:
+def _is_barred(job: CompactionJob) -> bool:
     """A removal of rows was cut short, and has counted them: were they found to be repeats, they would be
     counted twice. Whoever ends it is followed by the next walk."""
     return job.dataset.collapse and bool(job.site.standing.prunings().of(job.name).open)
@@ -96,7 +103,9 @@ def _joined(one: WalkReport, two: WalkReport) -> WalkReport:
     )
 
 
-def plan(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str, *, force: bool) -> list[Work]:
+def plan(
+    site: Site, rewriter: Rewriter, settings: CompactionSection, dataset: str, *, force: bool
+) -> list[Work]:
     """What a walk would rewrite, if it had the time. Nothing is changed, and no Spark is asked."""
     if rewriter.pointer(dataset) is None:
         return []
@@ -104,7 +113,7 @@ def plan(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str, *, 
     return _due(site, settings, schema, rewriter.files(schema), force=force)
 
 
-def is_idle(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str) -> bool:
+def is_idle(site: Site, rewriter: Rewriter, settings: CompactionSection, dataset: str) -> bool:
     """Whether nothing has changed since a walk that left nothing to do. A few reads of the store, one of the
     catalog."""
     kept = walked(site, dataset)
@@ -115,17 +124,19 @@ def is_idle(site: Site, rewriter: Rewriter, settings: Compaction, dataset: str) 
     return bool(kept["pointer"] == rewriter.pointer(dataset))
 
 
-def _tell_nobody(_: Compacted) -> None: ...
+def _tell_nobody(_: LandedRewrite) -> None: ...
 
 
 # What decides
 
 
 def _due(
-    site: Site, settings: Compaction, schema: Dataset, listing: Listing, *, force: bool = False
+    site: Site, settings: CompactionSection, schema: Dataset, listing: Listing, *, force: bool = False
 ) -> list[Work]:
     recorded = site.standing.rewrites().of(schema.name)
-    rules = Rules(settings, _fullness(site, schema), schema.collapse, bool(schema.source_buckets), force)
+    rules = CompactionRules(
+        settings, _fullness(site, schema), schema.collapse, bool(schema.source_buckets), force
+    )
     return choose(listing.files, rules, Known(recorded.made, recorded.left, site.clock.now_us()))
 
 
@@ -133,22 +144,24 @@ def _fullness(site: Site, schema: Dataset) -> Callable[[Bin], bool]:
     """Whether V of every strand of a bin has passed its last seq."""
     lowest: dict[str | int, int] = {}
     place_of = places(schema)
-    for source, tally in site.standing.tallies(schema.name).items():
+    for source, strand_state in site.standing.strand_states(schema.name).items():
         place = place_of(source)
-        lowest[place] = min(lowest.get(place, tally.visible_through), tally.visible_through)
+        lowest[place] = min(lowest.get(place, strand_state.visible_through), strand_state.visible_through)
     return lambda bin_: lowest.get(bin_.place, 0) >= bin_.first + schema.seq_bucket - 1
 
 
 # What the last walk found
 
 
-def _rests_on(site: Site, settings: Compaction, dataset: str) -> str:
+def _rests_on(site: Site, settings: CompactionSection, dataset: str) -> str:
     """What decides beside the table: V of each strand, and the settings."""
-    seen = sorted((source, each.visible_through) for source, each in site.standing.tallies(dataset).items())
+    seen = sorted(
+        (source, each.visible_through) for source, each in site.standing.strand_states(dataset).items()
+    )
     return sha256(f"{settings} {seen}".encode()).hexdigest()[:16]
 
 
-def _note(job: Job) -> int:
+def _note(job: CompactionJob) -> int:
     """Keep what is there at the end, files that came meanwhile among it; how much of it is due."""
     rests_on = _rests_on(job.site, job.settings, job.name)
     listing = job.rewriter.files(job.dataset)
@@ -171,9 +184,11 @@ def _note(job: Job) -> int:
 # Work
 
 
-def _work_off(job: Job, works: Sequence[Work], until: int, tell: Callable[[Compacted], None]) -> WalkReport:
+def _work_off(
+    job: CompactionJob, works: Sequence[Work], until: int, tell: Callable[[LandedRewrite], None]
+) -> WalkReport:
     """In batches. What fails is cut in halves until it is known which bin it is; others go on."""
-    runs: list[Compacted] = []
+    runs: list[LandedRewrite] = []
     failed: dict[Bin, str] = {}
     conflicts = 0
     waiting = list(batches(works))
@@ -202,7 +217,7 @@ def _work_off(job: Job, works: Sequence[Work], until: int, tell: Callable[[Compa
     return WalkReport(job.name, tuple(runs), conflicts=conflicts, failed=failed)
 
 
-def _merge_twice(job: Job, works: Sequence[Work]) -> tuple[Compacted | None, dict[Bin, str]]:
+def _merge_twice(job: CompactionJob, works: Sequence[Work]) -> tuple[LandedRewrite | None, dict[Bin, str]]:
     """A flush may come in between: then once more, while none can."""
     try:
         return merge(job, works)

@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.base.ranges import Range
-from strandline.lake.ports.prune import Place
+from strandline.lake.ports.prune import RowPlace
 from strandline.maintenance.retention.prune_candidates import Ripe
 from strandline.maintenance.retention.sink_marks import Marks
 from strandline.persist import AtomicBackend, Put
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LastLook:
     at: int
     cutoff: int | None
     pointer: str
     rules: str
     ripens_at: int | None = None
-    first: Place | None = None  # rows up to it are too many
+    first: RowPlace | None = None  # rows up to it are too many
     waiting: Mapping[str, Ripe] = field(default_factory=dict)  # for a sink, or just short of V
     is_over_limit: bool = False  # they have waited for longer, or are more, than they should
 
@@ -55,15 +55,15 @@ def key(dataset: str) -> str:
     return f"retention/{dataset}"
 
 
-def kept_of(b: AtomicBackend, dataset: str) -> Kept | None:
+def kept_of(b: AtomicBackend, dataset: str) -> LastLook | None:
     """None where there is none, or none that can be read."""
     data: Any = b.kv_get(key(dataset))
     try:
-        first = None if data["first"] is None else Place(*data["first"])
+        first = None if data["first"] is None else RowPlace(*data["first"])
         waiting = {
             source: Ripe(Range(lo, hi), rows) for source, (lo, hi, rows) in dict(data["waiting"]).items()
         }
-        return Kept(
+        return LastLook(
             int(data["at"]),
             data["cutoff"],
             str(data["pointer"]),
@@ -77,7 +77,7 @@ def kept_of(b: AtomicBackend, dataset: str) -> Kept | None:
         return None  # only a cache
 
 
-def keeping(dataset: str, kept: Kept) -> Put:
+def keeping(dataset: str, kept: LastLook) -> Put:
     data = {
         "at": kept.at,
         "cutoff": kept.cutoff,

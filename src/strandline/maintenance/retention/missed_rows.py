@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from strandline.lake.ports.prune import Count
-from strandline.maintenance.retention.prune_intent import Run, Stood, behind
+from strandline.maintenance.retention.prune_intent import PruneIntent, Stood, behind
 from strandline.maintenance.retention.sink_marks import Marks
 from strandline.state.archive import past_events
 from strandline.state.context import Site
-from strandline.state.sink_progress import Receipt, sink_stream
+from strandline.state.sink_progress import UnitReceipt, sink_stream
 
 
 class Lack(NamedTuple):
@@ -23,7 +23,7 @@ class Lack(NamedTuple):
     rows: int
 
 
-def stood(run: Run, marks: Marks) -> tuple[Stood, ...]:
+def stood(run: PruneIntent, marks: Marks) -> tuple[Stood, ...]:
     """The sinks that lack some of what goes, before anything has gone."""
     return tuple(
         Stood(name, source, mark, marks.event(name, source))
@@ -33,7 +33,7 @@ def stood(run: Run, marks: Marks) -> tuple[Stood, ...]:
     )
 
 
-def lacking(site: Site, dataset: str, run: Run, marks: Marks) -> dict[str, dict[str, Lack]]:
+def lacking(site: Site, dataset: str, run: PruneIntent, marks: Marks) -> dict[str, dict[str, Lack]]:
     """By source, and sink: what it will never have of the rows that went."""
     before = {(each.source, each.sink): each for each in run.stood}
     found: dict[str, dict[str, Lack]] = {source: {} for source in run.by_source()}
@@ -62,6 +62,6 @@ def _passed(site: Site, dataset: str, counts: Sequence[Count], then: Stood, mark
         if event.type == "moved":
             return most  # some of what was sent may have been so twice
         if event.type == "delivered":
-            units = [Receipt(*each) for each in event.data["units"]]
+            units = [UnitReceipt(*each) for each in event.data["units"]]
             sent += sum(unit.rows for unit in units if then.mark <= unit.lo and unit.hi <= mark)
     return min(most, mark - then.mark - sent)

@@ -19,24 +19,32 @@ from typing import Final
 from strandline.base.failpoint import reach
 from strandline.base.ranges import Range
 from strandline.errors import UnavailableError
-from strandline.lake.ports.prune import Condition, Doomed, Part, Place, TableFiles, TimeColumn, Upkeep
+from strandline.lake.ports.prune import (
+    Condition,
+    PrunePart,
+    RowPlace,
+    RowsToDelete,
+    TableFiles,
+    TimeColumn,
+    Upkeep,
+)
 from strandline.lake.ports.purge import Purger
 from strandline.maintenance.open_run import BY, check_no_rewrite, opened_by
 from strandline.maintenance.purge import BY as PURGE
 from strandline.maintenance.purge import finish_purge
-from strandline.maintenance.retention.last_look import Kept, keeping, kept_of
+from strandline.maintenance.retention.last_look import LastLook, keeping, kept_of
 from strandline.maintenance.retention.missed_rows import Lack, lacking, rows_of, stood
 from strandline.maintenance.retention.prune_candidates import Ripe, ripe, ripens_at
 from strandline.maintenance.retention.prune_intent import (
     Gone,
-    Run,
+    PruneIntent,
     bands,
     evicted,
     open_run,
     run_data,
     sum_of,
 )
-from strandline.maintenance.retention.rules import Rules
+from strandline.maintenance.retention.rules import RetentionRules
 from strandline.maintenance.retention.sink_marks import Marks
 from strandline.observe.span import span
 from strandline.persist import Append, Conflict, ExpectSeq
@@ -66,7 +74,7 @@ class PruneResult:
     is_resumed: bool = False
     is_dry: bool = False
 
-    def with_(self, run: Run, *, is_resumed: bool = False) -> "PruneResult":
+    def with_(self, run: PruneIntent, *, is_resumed: bool = False) -> "PruneResult":
         lost = dict(self.strands)
         for source, gone in run.gone().items():
             before = lost.get(source, gone)
@@ -87,7 +95,7 @@ def prune(
     site: Site,
     upkeep: Upkeep,
     dataset: str,
-    rules: Rules,
+    rules: RetentionRules,
     *,
     pointer: str | None,
     purger: Callable[[], Purger],
@@ -130,7 +138,7 @@ class _Pruning:
         upkeep: Upkeep,
         purger: Callable[[], Purger],
         dataset: str,
-        rules: Rules,
+        rules: RetentionRules,
         now: int,
     ) -> None:
         self._site, self._upkeep, self._purger, self._dataset = site, upkeep, purger, dataset
@@ -195,7 +203,7 @@ class _Pruning:
     def _resident(self) -> int:
         return self._now - self._rules.residence_us
 
-    def _first(self, files: TableFiles) -> Place | None:
+    def _first(self, files: TableFiles) -> RowPlace | None:
         """The last row that is too many, in the order in which they came. Looked for once in a table."""
         excess = self._rules.excess(files)
         if not excess:
@@ -206,7 +214,7 @@ class _Pruning:
             return kept.first
         return self._upkeep.first_rows(self._dataset, excess)
 
-    def _decide(self, files: TableFiles, condition: Condition | None) -> tuple[Run, Marks] | None:
+    def _decide(self, files: TableFiles, condition: Condition | None) -> tuple[PruneIntent, Marks] | None:
         """What goes and how many they are; None if nothing does."""
         if condition is None:
             return None
@@ -214,7 +222,7 @@ class _Pruning:
             self._dataset
         )  # before V: all that these landed is visible then
         marks = self._marks()
-        found = ripe(files, condition, sorted(marks.tallies))
+        found = ripe(files, condition, sorted(marks.strand_states))
         free = {
             source: Range(0, marks.through(source))
             for source, each in found.items()
@@ -223,16 +231,16 @@ class _Pruning:
         # Not where rows have landed above V, as a load does beside rows that wait: its flush number is lower.
         whole = {} if numbers.open else {s: r for s, r in free.items() if r.hi == marks.landed(s)}
         rest = {source: each for source, each in free.items() if source not in whole}
-        parts = [Part(condition, whole, numbers.last), Part(condition, rest)]
+        parts = [PrunePart(condition, whole, numbers.last), PrunePart(condition, rest)]
         if self._rules.is_evicting:
             parts += self._evictions(files, condition, found, marks)
-        doomed = Doomed(self._times(files), tuple(part for part in parts if part.strands))
+        doomed = RowsToDelete(self._times(files), tuple(part for part in parts if part.strands))
         if not doomed.parts:
             return None
         cuts = {source: bands(marks, source) for source in doomed.strands()}
         counts = tuple(self._upkeep.count(self._dataset, doomed, cuts))
         through = {source: each.hi for source, each in free.items()}
-        run = Run(self._site.random_hex(), doomed, counts, through)
+        run = PruneIntent(self._site.random_hex(), doomed, counts, through)
         return (replace(run, evicted=evicted(run, marks)), marks) if counts else None
 
     def _times(self, files: TableFiles) -> tuple[TimeColumn, ...]:
@@ -241,32 +249,32 @@ class _Pruning:
 
     def _evictions(
         self, files: TableFiles, condition: Condition, found: Mapping[str, Ripe], marks: Marks
-    ) -> Iterator[Part]:
+    ) -> Iterator[PrunePart]:
         """Rows that wait for a sink and need not any longer."""
         rules = self._rules
         waiting = _waiting(found, marks)
         if rules.hold_us:
             late = rules.held_for_long(condition)
-            strands = _waiting(ripe(files, late, sorted(marks.tallies)), marks)
+            strands = _waiting(ripe(files, late, sorted(marks.strand_states)), marks)
             if strands:
-                yield Part(late, strands)
+                yield PrunePart(late, strands)
         if rules.hold_bytes and waiting and (over := self._over(files, condition, waiting)):
-            among = Doomed(self._times(files), (Part(condition, waiting),))
+            among = RowsToDelete(self._times(files), (PrunePart(condition, waiting),))
             within = self._upkeep.first_rows(self._dataset, over, among)
             if within is not None:
-                yield Part(replace(condition, within=within), waiting)
+                yield PrunePart(replace(condition, within=within), waiting)
 
     def _over(self, files: TableFiles, condition: Condition, waiting: Mapping[str, Range]) -> int:
         """How many rows wait above the limit in bytes, by what a row takes on average."""
         most = self._rules.hold_bytes * files.rows // max(files.bytes, 1)
         if sum(map(len, waiting.values())) <= most:
             return 0
-        among = Doomed(self._times(files), (Part(condition, waiting),))
+        among = RowsToDelete(self._times(files), (PrunePart(condition, waiting),))
         return max(sum(each.rows for each in self._upkeep.count(self._dataset, among, {})) - most, 0)
 
     # Doing it
 
-    def _intend(self, lease: Lease, run: Run, marks: Marks) -> Run | None:
+    def _intend(self, lease: Lease, run: PruneIntent, marks: Marks) -> PruneIntent | None:
         """What is durable. None where a sink was moved back meanwhile, to before what would go."""
         sources = list(run.by_source())
         for _ in range(_TRIES):
@@ -292,7 +300,7 @@ class _Pruning:
             marks = moved  # sinks got on: what goes may go all the more
         raise _restless(self._dataset)
 
-    def _delete_and_record(self, lease: Lease, run: Run) -> Run:
+    def _delete_and_record(self, lease: Lease, run: PruneIntent) -> PruneIntent:
         lease.renew()
         reach("retention.delete")
         self._upkeep.delete(self._dataset, run.doomed)
@@ -319,10 +327,12 @@ class _Pruning:
                 raise LeaseLost(lease.scope)
         raise _restless(self._dataset)
 
-    def _writes(self, run: Run, marks: Marks, lacks: Mapping[str, Mapping[str, Lack]]) -> Iterator[Write]:
+    def _writes(
+        self, run: PruneIntent, marks: Marks, lacks: Mapping[str, Mapping[str, Lack]]
+    ) -> Iterator[Write]:
         """V first, then the files: what was visible then is in them, or gone."""
         at, flushes = self._site.clock.now_us(), run.flushes()
-        lowest = _lowest(self._files(), sorted(marks.tallies))
+        lowest = _lowest(self._files(), sorted(marks.strand_states))
         for source, counts in run.by_source().items():
             strand, gone, most = Strand(self._dataset, source), sum_of(counts), marks.visible(source)
             bare = min(lowest.get(source, most), most)
@@ -344,13 +354,13 @@ class _Pruning:
 
     # What the next look need not look for
 
-    def _look(self, files: TableFiles) -> Kept:
+    def _look(self, files: TableFiles) -> LastLook:
         rules, marks = self._rules, self._marks()
         first = self._first(files)
         condition = Condition(self._resident(), rules.cutoff(self._now), first)
-        found = ripe(files, condition, sorted(marks.tallies))
+        found = ripe(files, condition, sorted(marks.strand_states))
         waiting = {source: each for source, each in found.items() if each.seqs.hi > marks.through(source)}
-        return Kept(
+        return LastLook(
             self._now,
             rules.cutoff(self._now),
             files.pointer,
@@ -370,7 +380,9 @@ class _Pruning:
         )
         if rules.hold_bytes and held * files.bytes > rules.hold_bytes * files.rows:
             return True
-        late = ripe(files, rules.held_for_long(condition), sorted(marks.tallies)) if rules.hold_us else {}
+        late = (
+            ripe(files, rules.held_for_long(condition), sorted(marks.strand_states)) if rules.hold_us else {}
+        )
         return bool(_waiting(late, marks))
 
     def _remember(self, result: PruneResult) -> PruneResult:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strandline.base.ranges import Range
-from strandline.lake.ports.prune import Condition, FileBounds, Place, TableFiles
-from strandline.maintenance.retention.rules import Rules
+from strandline.lake.ports.prune import Condition, FileBounds, RowPlace, TableFiles
+from strandline.maintenance.retention.rules import RetentionRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def newest(file: FileBounds) -> int:
     return max([*highs, file.at[1]])
 
 
-def ripens_at(files: TableFiles, rules: Rules, first: Place | None, now: int) -> int | None:
+def ripens_at(files: TableFiles, rules: RetentionRules, first: RowPlace | None, now: int) -> int | None:
     """The next instant at which files may have rows to lose that they do not have now; or at which rows that
     wait for sinks have waited for long enough. Of a file with older and younger rows that is any instant."""
     holds = {0, rules.hold_us}
@@ -82,7 +82,7 @@ def ripens_at(files: TableFiles, rules: Rules, first: Place | None, now: int) ->
     return min((each for each in instants if each > now), default=None)
 
 
-def _instants(file: FileBounds, rules: Rules, first: Place | None, now: int) -> Iterator[int]:
+def _instants(file: FileBounds, rules: RetentionRules, first: RowPlace | None, now: int) -> Iterator[int]:
     resident = file.at[0] + rules.residence_us
     if rules.keep_us:
         begins = max(oldest(file) + rules.keep_us, resident)

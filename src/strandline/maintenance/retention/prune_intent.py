@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from strandline.base.ranges import Range
-from strandline.lake.ports.prune import Count, Doomed, doomed_data, doomed_of
+from strandline.lake.ports.prune import Count, RowsToDelete, doomed_data, doomed_of
 from strandline.maintenance.open_run import BY, OtherRunOpen, opened_by
 from strandline.maintenance.retention.sink_marks import Marks
 from strandline.persist import AtomicBackend
@@ -41,11 +41,11 @@ class Stood(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PruneIntent:
     """What is decided: which rows go, and how many they are, by strand and between which marks of sinks."""
 
     id: str
-    doomed: Doomed
+    doomed: RowsToDelete
     counts: tuple[Count, ...]
     free: Mapping[str, int] = field(default_factory=dict)  # up to where sinks must have what goes
     evicted: int = 0
@@ -75,7 +75,7 @@ def sum_of(counts: Sequence[Count]) -> Gone:
     return Gone(Range(lo, hi), sum(each.rows for each in counts))
 
 
-def run_data(run: Run, cutoff: int | None) -> dict[str, Any]:
+def run_data(run: PruneIntent, cutoff: int | None) -> dict[str, Any]:
     return {
         "run": run.id,
         "by": BY,
@@ -93,7 +93,7 @@ def run_data(run: Run, cutoff: int | None) -> dict[str, Any]:
     }
 
 
-def open_run(b: AtomicBackend, dataset: str, event: int) -> Run:
+def open_run(b: AtomicBackend, dataset: str, event: int) -> PruneIntent:
     """The run that an event began; OtherRunOpen where that is none of retention."""
     by, data = opened_by(b, dataset, event)
     if by != BY:
@@ -104,7 +104,7 @@ def open_run(b: AtomicBackend, dataset: str, event: int) -> Run:
             for source, lo, hi, first, last, early, late, rows in data["counts"]
         )
         stood = tuple(Stood(*each) for each in data["stood"])
-        return Run(data["run"], doomed_of(data["doomed"]), counts, stood=stood)
+        return PruneIntent(data["run"], doomed_of(data["doomed"]), counts, stood=stood)
 
 
 def _pair(range_: Range) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def behind(counts: Sequence[Count], mark: int, until: int = _END) -> int:
     return sum(min(rows, len(seqs)) for rows, seqs in met if seqs is not None)
 
 
-def evicted(run: Run, marks: Marks) -> int:
+def evicted(run: PruneIntent, marks: Marks) -> int:
     """How many of the rows some sink does not have."""
     return sum(
         behind(counts, min(marks.cuts(source), default=_END)) for source, counts in run.by_source().items()

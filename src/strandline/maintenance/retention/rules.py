@@ -1,6 +1,6 @@
 """What is configured of the retention of one dataset, in one value. Times are microseconds; 0 is no limit."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 from strandline.config.config import Config
@@ -15,7 +15,7 @@ _NUMBERS: Final = ("int", "bigint", "float", "double")
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RetentionRules:
     """`sinks` are those that are configured to take the dataset, whether they are enabled or not."""
 
     keep_us: int
@@ -59,18 +59,22 @@ class Rules:
         )
 
     def text(self) -> str:
-        """The same for the same rules: what was found by others says nothing."""
-        names = tuple((each.instance, each.start) for each in self.sinks)
-        return repr(replace(self, sinks=())) + repr(names)
+        """Return a text that differs for other rules, because a look by other rules says nothing.
+
+        It is kept in the store, so it must not change with the name of this class.
+        """
+        values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name != "sinks")
+        names = tuple((sink.instance, sink.start) for sink in self.sinks)
+        return f"Rules({values}, sinks=()){names!r}"
 
 
-def rules_of(config: Config, site: Site, dataset: str) -> Rules:
+def rules_of(config: Config, site: Site, dataset: str) -> RetentionRules:
     retention, settings = config.retention, config.settings_of(dataset)
     own = retention.datasets.get(dataset) or RetentionTable()
     types = {column.name: column.type for column in site.known(dataset).dataset.columns}
     named = [name for name in (settings.timestamp, *settings.timestamp_fallbacks) if name in types]
     days = retention.default_days if own.days is None else own.days
-    return Rules(
+    return RetentionRules(
         keep_us=int(days * _DAY_US),
         max_rows=own.max_rows,
         max_bytes=own.max_bytes,

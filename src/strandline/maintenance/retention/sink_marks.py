@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from strandline.maintenance.retention.rules import Rules
+from strandline.maintenance.retention.rules import RetentionRules
 from strandline.persist import ExpectSeq
 from strandline.rows.dataset import Strand
 from strandline.state.context import Site
-from strandline.state.sink_progress import Line, instance_stream, sink_stream
-from strandline.state.strand_state import Tally
+from strandline.state.sink_progress import SinkProgress, instance_stream, sink_stream
+from strandline.state.strand_state import StrandState
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class _Stand:
     is_new: bool
     starts_now: bool
     event: int
-    lines: Mapping[Strand, Line]
+    lines: Mapping[Strand, SinkProgress]
 
 
 class Marks:
     """As of when it was made. A sink that was forgotten is not among them, until it delivers again."""
 
-    def __init__(self, site: Site, rules: Rules, dataset: str) -> None:
+    def __init__(self, site: Site, rules: RetentionRules, dataset: str) -> None:
         self._dataset = dataset
-        self.tallies: Mapping[str, Tally] = site.standing.tallies(dataset)
+        self.strand_states: Mapping[str, StrandState] = site.standing.strand_states(dataset)
         lines = site.standing.lines()
         self._stands = []
         for sink in rules.sinks:
@@ -51,11 +51,11 @@ class Marks:
         return [each.name for each in self._stands if each.is_awaited]
 
     def visible(self, source: str) -> int:
-        return self.tallies[source].visible_through if source in self.tallies else 0
+        return self.strand_states[source].visible_through if source in self.strand_states else 0
 
     def landed(self, source: str) -> int:
         """The highest seq that has come to its end, be there open ones below it."""
-        ranges = self.tallies[source].settled.ranges if source in self.tallies else ()
+        ranges = self.strand_states[source].settled.ranges if source in self.strand_states else ()
         return ranges[-1].hi if ranges else 0
 
     def mark(self, name: str, source: str) -> int:

@@ -20,7 +20,7 @@ _OLDEST_US: Final = 60 * 86_400_000_000  # nobody asks for an older one, if ther
 _SHARE: Final = 16  # the older a mark is, the farther from the next one it may be: by this share of its age
 
 
-class Mark(NamedTuple):
+class AgeMark(NamedTuple):
     at: int
     position: int
 
@@ -31,7 +31,7 @@ def note(site: Site) -> None:
     marks, now = _marks(kept), site.clock.now_us()
     if marks and 0 <= now - marks[-1].at < _NEXT_US:
         return
-    grown = thinned([*marks, Mark(now, global_pos(site.b))], now)
+    grown = thinned([*marks, AgeMark(now, global_pos(site.b))], now)
     site.b.commit([ExpectKey(_KEY, ABSENT if kept is None else kept)], [Put(_KEY, [list(m) for m in grown])])
 
 
@@ -43,10 +43,10 @@ def reached(site: Site, age_s: float) -> int:
     return max((each.position for each in _marks(site.b.kv_get(_KEY)) if each.at <= limit), default=0)
 
 
-def thinned(marks: Iterable[Mark], now: int) -> list[Mark]:
+def thinned(marks: Iterable[AgeMark], now: int) -> list[AgeMark]:
     """Those that are needed to tell any age to within a share of it. One from the future is of a clock that
     was wrong."""
-    kept: list[Mark] = []
+    kept: list[AgeMark] = []
     ordered = sorted((each for each in marks if each.at <= now), key=lambda each: each.position)
     for each, following in pairwise([*ordered, None]):
         assert each is not None
@@ -57,9 +57,9 @@ def thinned(marks: Iterable[Mark], now: int) -> list[Mark]:
     return kept
 
 
-def _marks(kept: Any) -> list[Mark]:
+def _marks(kept: Any) -> list[AgeMark]:
     try:
-        marks = [Mark(*each) for each in kept or ()]
+        marks = [AgeMark(*each) for each in kept or ()]
     except TypeError as error:
         raise ControlUnreadable(_KEY, None, str(error)) from error
     if wrong := [each for each in marks if not all(type(value) is int for value in each)]:

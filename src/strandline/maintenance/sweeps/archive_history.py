@@ -100,7 +100,7 @@ def _ledger(site: Site, base: Standing, name: str) -> int:
     lines_here = [lines.of(each).get(strand) for each in lines.instances()]
     marks = [line.mark for line in lines_here if line is not None]
     # Rows that were pending then may have landed since: the sweep of their segments has that still to see.
-    least = min(numbering, base.tally(strand).next) - 1
+    least = min(numbering, base.strand_state(strand).next) - 1
     # How late a sink is, is told by when the first row that it lacks was numbered.
     return _before_numbering(site.b, strand.ledger, min(marks), least) if marks else least
 

@@ -207,8 +207,10 @@ def _waiting_letters(site: Site) -> Iterator[str]:
 def _pending(site: Site) -> Iterator[str]:
     """Rows that are acknowledged and have not landed never lose their bytes, whatever became of a key."""
     for dataset in site.standing.datasets():
-        for source, tally in site.standing.pending(dataset).items():
-            yield from (each.entry.segment.cid for each in pending(site.b, Strand(dataset, source), tally))
+        for source, strand_state in site.standing.pending(dataset).items():
+            yield from (
+                each.entry.segment.cid for each in pending(site.b, Strand(dataset, source), strand_state)
+            )
 
 
 def _time(at_us: int) -> datetime:

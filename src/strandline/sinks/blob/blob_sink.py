@@ -21,7 +21,7 @@ import pyarrow as pa
 from strandline.base.failpoint import reach
 from strandline.errors import StrandlineError, UsageError
 from strandline.sinks.blob.aws_profile import profile_options
-from strandline.sinks.blob.destinations import BucketStore, FolderStore, Store, There
+from strandline.sinks.blob.destinations import BucketStore, FolderStore, ObjectStore, There
 from strandline.sinks.blob.encode import EXTENSIONS, Encoding
 from strandline.sinks.blob.faults import fault, outcome_of
 from strandline.sinks.blob.object_names import name_of
@@ -98,7 +98,7 @@ class BlobSink(Sink):
     def renewed(self) -> Self:
         return replace(self, credentials=profile_options(self.profile)) if self.profile else self
 
-    def store(self) -> Store:
+    def store(self) -> ObjectStore:
         if self.destination == "local":
             return FolderStore(Path(self.dir))
         url = f"{_SCHEMES[self.destination]}://{self.bucket}/{quote(self.prefix)}".rstrip("/")
@@ -110,7 +110,7 @@ class _Delivery:
 
     def __init__(self, sink: BlobSink) -> None:
         self._sink = sink
-        self._store: Store | None = None
+        self._store: ObjectStore | None = None
 
     def deliver(self, unit: Unit, rows: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
         before = self._store.requests if self._store else 0
@@ -120,7 +120,7 @@ class _Delivery:
             outcome = outcome_of(unit, error)
         yield replace(outcome, requests=self._store.requests - before if self._store else 0)
 
-    def _opened(self) -> Store:
+    def _opened(self) -> ObjectStore:
         if self._store is None:
             self._store = self._sink.store()
             if isinstance(self._store, FolderStore):
@@ -128,7 +128,7 @@ class _Delivery:
         return self._store
 
 
-def _deliver(store: Store, unit: Unit, rows: Iterator[pa.RecordBatch]) -> Outcome:
+def _deliver(store: ObjectStore, unit: Unit, rows: Iterator[pa.RecordBatch]) -> Outcome:
     encoder = unit.limits.encoder
     name = name_of(unit, EXTENSIONS.get(encoder, f".{encoder}"))
     there = store.look(name)
@@ -144,7 +144,7 @@ def _deliver(store: Store, unit: Unit, rows: Iterator[pa.RecordBatch]) -> Outcom
     return _outrun(store, unit, name, encoding)
 
 
-def _outrun(store: Store, unit: Unit, name: str, encoding: Encoding) -> Outcome:
+def _outrun(store: ObjectStore, unit: Unit, name: str, encoding: Encoding) -> Outcome:
     """Another has made the object since we looked, or an answer was lost and it is our own."""
     there = store.look(name)
     if there is not None and (there.intent == unit.intent or there.digest == encoding.digest):
@@ -153,7 +153,7 @@ def _outrun(store: Store, unit: Unit, name: str, encoding: Encoding) -> Outcome:
     return fault(unit, "put_failed", text, target=store.target(name))
 
 
-def _stored(store: Store, unit: Unit, name: str, encoding: Encoding) -> Outcome:
+def _stored(store: ObjectStore, unit: Unit, name: str, encoding: Encoding) -> Outcome:
     return Outcome(
         unit.lo,
         unit.hi,
@@ -165,7 +165,7 @@ def _stored(store: Store, unit: Unit, name: str, encoding: Encoding) -> Outcome:
     )
 
 
-def _known(store: Store, unit: Unit, name: str, there: There) -> Outcome:
+def _known(store: ObjectStore, unit: Unit, name: str, there: There) -> Outcome:
     return Outcome(
         unit.lo,
         unit.hi,
@@ -176,7 +176,7 @@ def _known(store: Store, unit: Unit, name: str, there: There) -> Outcome:
     )
 
 
-def _conflict(store: Store, unit: Unit, name: str) -> Outcome:
+def _conflict(store: ObjectStore, unit: Unit, name: str) -> Outcome:
     text = (
         f"{store.target(name)!r} is there, and is not this unit's; move it away, or start a new chain: "
         "rewind the sink"

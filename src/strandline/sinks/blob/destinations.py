@@ -47,7 +47,7 @@ class There:
     digest: str | None = None
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """A folder or a bucket."""
 
     requests: int  # so far, where requests are counted
@@ -70,7 +70,7 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """See Store. Staged files stand in the folder itself, out of sight: see strandline.storage.objects."""
+    """An ObjectStore. Staged files stand in the folder itself, hidden as strandline.storage.objects says."""
 
     requests = 0
 
@@ -129,7 +129,7 @@ class FolderStore:
 
 
 class BucketStore:
-    """See Store."""
+    """An ObjectStore."""
 
     def __init__(self, objects: BucketObjects, prefix: str, storage_class: str) -> None:
         self._objects, self._prefix, self._storage_class = objects, prefix, storage_class
@@ -205,7 +205,7 @@ def _spooling() -> Iterator[None]:
         ) from error
 
 
-def _holdings(objects: Objects, folder: str, store: Store) -> Holdings:
+def _holdings(objects: Objects, folder: str, store: ObjectStore) -> Holdings:
     names = [info.name.removeprefix(f"{folder}/") for info in objects.scan(folder)]
     known = [(name, found) for name in names if (found := range_in(name)) is not None]
     strangers = [name for name in names if range_in(name) is None and not is_of_epoch(name)]

@@ -26,10 +26,9 @@ from strandline.base.ranges import Range, RangeSet
 from strandline.base.secret import Secret
 from strandline.errors import UsageError
 from strandline.rows.dataset import Dataset
-from strandline.rows.unit import INGEST, MIME, RANGES, unit_headers
-from strandline.rows.unit import Unit as Head
+from strandline.rows.unit import INGEST, MIME, RANGES, UnitHead, unit_headers
 from strandline.sinks.forward.http import Answer, NoAnswer, Peer
-from strandline.sinks.forward.request_lines import Ahead, Piece, with_lines
+from strandline.sinks.forward.request_lines import Ahead, RequestLines, with_lines
 from strandline.sinks.registry import SinkOptions
 from strandline.sinks.sink import (
     Delivery,
@@ -187,12 +186,12 @@ class _Delivery:
 
     def deliver(self, unit: Unit, rows: Iterator[pa.RecordBatch]) -> Iterator[Outcome]:
         ahead = Ahead(unit.shipment.dataset, rows, with_row_id=self._sink.include_row_id)
-        todo: list[Range | Piece | Outcome] = [unit.range]  # the next one last
+        todo: list[Range | RequestLines | Outcome] = [unit.range]  # the next one last
         while todo:
             each = todo.pop()
             if isinstance(each, Range):
                 todo += reversed(_cut(ahead, each, unit.limits.unit_bytes))
-            elif isinstance(each, Piece):
+            elif isinstance(each, RequestLines):
                 todo += reversed(self._sent(unit, each))
             else:
                 yield replace(each, requests=self._requests)
@@ -202,7 +201,7 @@ class _Delivery:
                         yield Outcome(each.hi, unit.hi, "put_off")
                     return
 
-    def _sent(self, unit: Unit, piece: Piece) -> list[Piece | Outcome]:
+    def _sent(self, unit: Unit, piece: RequestLines) -> list[RequestLines | Outcome]:
         """What became of a piece, in order: outcomes, and what is to be sent in its place."""
         if not piece.rows:
             return []
@@ -225,7 +224,7 @@ class _Delivery:
             return _around_bad(unit, piece, bad, text)
         return [_refusal(unit, piece, answer, text)]
 
-    def _post(self, unit: Unit, piece: Piece) -> Answer:
+    def _post(self, unit: Unit, piece: RequestLines) -> Answer:
         body = piece.body()
         headers = {"Content-Type": MIME, **unit_headers(_head(unit, piece))}
         if unit.shipment.traceparent:
@@ -240,13 +239,15 @@ class _Delivery:
         return answer
 
 
-def _cut(ahead: Ahead, part: Range, limit: int) -> list[Range | Piece | Outcome]:
+def _cut(ahead: Ahead, part: Range, limit: int) -> list[Range | RequestLines | Outcome]:
     if len(part) > 1 and ahead.is_over(part, limit):
         return list(part.halves())
     return [ahead.take(part)]
 
 
-def _smaller(unit: Unit, piece: Piece, text: str, *, http_status: int = 0) -> list[Piece | Outcome]:
+def _smaller(
+    unit: Unit, piece: RequestLines, text: str, *, http_status: int = 0
+) -> list[RequestLines | Outcome]:
     """Halves; of one row nothing is smaller."""
     if piece.rows > 1:
         return list(piece.halves())
@@ -254,18 +255,18 @@ def _smaller(unit: Unit, piece: Piece, text: str, *, http_status: int = 0) -> li
     return [_outcome(unit, only, "bad_rows", kind=ROW_TOO_LARGE, text=text, http_status=http_status)]
 
 
-def _around_held(unit: Unit, piece: Piece, held: RangeSet) -> list[Piece | Outcome]:
+def _around_held(unit: Unit, piece: RequestLines, held: RangeSet) -> list[RequestLines | Outcome]:
     """What the receiver has counts as delivered, what it lacks is sent."""
     known = [piece.within(each) for each in held.within(piece.range)]
-    told: list[Piece | Outcome] = [_outcome(unit, each, "known", http_status=409) for each in known]
+    told: list[RequestLines | Outcome] = [_outcome(unit, each, "known", http_status=409) for each in known]
     told += [piece.within(each) for each in held.holes(piece.range)]
     return sorted(told, key=_place)
 
 
-def _around_bad(unit: Unit, piece: Piece, bad: list[int], text: str) -> list[Piece | Outcome]:
+def _around_bad(unit: Unit, piece: RequestLines, bad: list[int], text: str) -> list[RequestLines | Outcome]:
     """The rows of these seqs are given up, the others are sent."""
     rows = [Range(seq - 1, seq) for seq in bad]
-    told: list[Piece | Outcome] = [
+    told: list[RequestLines | Outcome] = [
         _outcome(unit, piece.within(each), "bad_rows", kind="row_refused", text=text, http_status=422)
         for each in rows
     ]
@@ -273,11 +274,11 @@ def _around_bad(unit: Unit, piece: Piece, bad: list[int], text: str) -> list[Pie
     return sorted(told, key=_place)
 
 
-def _place(each: Piece | Outcome) -> int:
-    return each.range.lo if isinstance(each, Piece) else each.lo
+def _place(each: RequestLines | Outcome) -> int:
+    return each.range.lo if isinstance(each, RequestLines) else each.lo
 
 
-def _held(answer: Answer, piece: Piece) -> RangeSet | None:
+def _held(answer: Answer, piece: RequestLines) -> RangeSet | None:
     """The ranges inside a piece that the receiver has; None where the answer does not say so."""
     members = answer.members()
     try:
@@ -287,7 +288,7 @@ def _held(answer: Answer, piece: Piece) -> RangeSet | None:
     return ranges if members.get("error") == "range_conflict" and ranges.within(piece.range) else None
 
 
-def _refused(answer: Answer, piece: Piece) -> list[int]:
+def _refused(answer: Answer, piece: RequestLines) -> list[int]:
     """The seqs of the lines that the answer names; none where it names none of ours."""
     members = answer.members()
     lines = members.get("lines") if members.get("error") == "row_refused" else None
@@ -303,7 +304,7 @@ def _pause(http_status: int) -> Status:
     return "denied" if http_status == 401 else "pace" if http_status in (429, 503) else "failed"
 
 
-def _refusal(unit: Unit, piece: Piece, answer: Answer, text: str) -> Outcome:
+def _refusal(unit: Unit, piece: RequestLines, answer: Answer, text: str) -> Outcome:
     status = _pause(answer.status)
     if (answer.status, answer.kind) in _HELD:
         status = "held"
@@ -315,7 +316,7 @@ def _refusal(unit: Unit, piece: Piece, answer: Answer, text: str) -> Outcome:
     )
 
 
-def _outcome(unit: Unit, piece: Piece, status: Status, **more: Any) -> Outcome:
+def _outcome(unit: Unit, piece: RequestLines, status: Status, **more: Any) -> Outcome:
     return Outcome(
         piece.range.lo,
         piece.range.hi,
@@ -328,9 +329,9 @@ def _outcome(unit: Unit, piece: Piece, status: Status, **more: Any) -> Outcome:
     )
 
 
-def _head(unit: Unit, piece: Piece) -> Head:
+def _head(unit: Unit, piece: RequestLines) -> UnitHead:
     shipment = unit.shipment
-    return Head(
+    return UnitHead(
         origin=shipment.origin,
         epoch=unit.epoch,
         dataset=shipment.dataset.name,

@@ -48,7 +48,7 @@ class _Lines:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RequestLines:
     """A range and its rows: what one request carries, or a part of that."""
 
     range: Range
@@ -73,10 +73,10 @@ class Piece:
     def digest(self) -> str:
         return sha256(self.body()).hexdigest()
 
-    def within(self, part: Range) -> "Piece":
-        return Piece(part, tuple(each.within(part) for each in self.lines))
+    def within(self, part: Range) -> "RequestLines":
+        return RequestLines(part, tuple(each.within(part) for each in self.lines))
 
-    def halves(self) -> list["Piece"]:
+    def halves(self) -> list["RequestLines"]:
         return [self.within(half) for half in self.range.halves()]
 
 
@@ -92,7 +92,7 @@ class Ahead:
         self._read(part.hi, limit)
         return 0 < limit < sum(each.within(part).size for each in self._held)
 
-    def take(self, part: Range) -> Piece:
+    def take(self, part: Range) -> RequestLines:
         """The rows of `part`, which is next."""
         self._read(part.hi, 0)
         taken: list[_Lines] = []
@@ -101,7 +101,7 @@ class Ahead:
             taken.append(block.within(part))
             if block.seqs[-1] > part.hi:
                 self._held.appendleft(block.within(Range(part.hi, block.seqs[-1])))
-        return Piece(part, tuple(taken))
+        return RequestLines(part, tuple(taken))
 
     def _read(self, hi: int, limit: int) -> None:
         """Until a row at or above `hi` is held, or more than `limit` bytes."""

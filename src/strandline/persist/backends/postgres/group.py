@@ -12,7 +12,7 @@ from strandline.errors import EventCorrupt, StrandlineError
 from strandline.persist.backend import Append, Delete, Expectation, ExpectSeq, Outcome, Truncate
 from strandline.persist.backends.postgres.block import blocks, marker_text, pointer_crcs
 from strandline.persist.backends.postgres.connection import Connection
-from strandline.persist.backends.postgres.pack import Record, ints, reals, record, texts
+from strandline.persist.backends.postgres.pack import CompositeValue, ints, reals, record, texts
 from strandline.persist.backends.postgres.rows import split_ats, value_of
 from strandline.persist.core.block import Block, PutText, key_crc
 from strandline.persist.core.commit import Repeated, events_of, marker_runs
@@ -70,7 +70,7 @@ class Rows:
         else:
             self.pointers += [None] * len(block)
 
-    def packed(self) -> Record:
+    def packed(self) -> CompositeValue:
         """As the server's event_columns."""
         at_ints, at_reals, at_texts = split_ats(self.ats)
         return record(

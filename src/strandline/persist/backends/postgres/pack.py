@@ -43,7 +43,7 @@ class Texts(NamedTuple):
     data: bytes
 
 
-class Record(NamedTuple):
+class CompositeValue(NamedTuple):
     """A value of a composite type, which the server knows from where it is used."""
 
     data: bytes
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 class _PackedDumper(Dumper):
     format = Format.BINARY
 
-    def dump(self, obj: Ints | Reals | Texts | Record) -> bytes:
+    def dump(self, obj: Ints | Reals | Texts | CompositeValue) -> bytes:
         return obj.data
 
 
@@ -77,7 +77,7 @@ def register(connection: Connection[Any]) -> None:
     connection.adapters.register_dumper(Ints, _IntsDumper)
     connection.adapters.register_dumper(Reals, _RealsDumper)
     connection.adapters.register_dumper(Texts, _TextsDumper)
-    connection.adapters.register_dumper(Record, _RecordDumper)
+    connection.adapters.register_dumper(CompositeValue, _RecordDumper)
 
 
 int_: Final = struct.Struct(">q").pack
@@ -111,11 +111,11 @@ def texts(values: Sequence[str | None]) -> Texts:
     return Texts(b"".join(parts))
 
 
-def record(*fields: Ints | Reals | Texts) -> Record:
+def record(*fields: Ints | Reals | Texts) -> CompositeValue:
     parts = [_SIZE.pack(len(fields))]
     for field in fields:
         parts += (_FIELD.pack(_OIDS[type(field)], len(field.data)), field.data)
-    return Record(b"".join(parts))
+    return CompositeValue(b"".join(parts))
 
 
 _OIDS = {Ints: TYPES["bigint[]"], Reals: TYPES["float8[]"], Texts: TYPES["text[]"]}

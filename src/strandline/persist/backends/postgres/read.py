@@ -14,7 +14,7 @@ from psycopg.types.numeric import Float8, Int8
 from strandline.persist.backend import StreamHead
 from strandline.persist.backends.postgres.connection import Connection
 from strandline.persist.backends.postgres.rows import (
-    Window,
+    ColumnBounds,
     at_of,
     check_pointers,
     events_of,
@@ -193,7 +193,7 @@ def _chosen(connection: Connection, asked: dict[str, Any], ordered: str) -> list
     return _events(connection, asked["stream"], look)
 
 
-def _within(bounds: Window, asked: dict[str, Any]) -> list[str]:
+def _within(bounds: ColumnBounds, asked: dict[str, Any]) -> list[str]:
     """One condition for each column that can match."""
     conditions = []
     if bounds.ints is not None:

@@ -94,7 +94,7 @@ def value_of(key: str, text: str, seqs: Sequence[int] | None, sum_: int) -> Stor
     return decode(merged)
 
 
-class Window(NamedTuple):
+class ColumnBounds(NamedTuple):
     """Bounds of each column, both included; None for a column that cannot match."""
 
     ints: tuple[int, int] | None
@@ -102,11 +102,11 @@ class Window(NamedTuple):
     texts: tuple[str, str | None] | None
 
 
-def window(start: Scalar | None, end: Scalar | None) -> Window | None:
+def window(start: Scalar | None, end: Scalar | None) -> ColumnBounds | None:
     """start <= at <= end as bounds, exactly: int and float compare by value. None if nothing can match."""
     bounds = [bound for bound in (start, end) if bound is not None]
     if all(isinstance(bound, str) for bound in bounds):
-        return Window(None, None, (start or "", end))  # type: ignore[arg-type]  # all of them are str
+        return ColumnBounds(None, None, (start or "", end))  # type: ignore[arg-type]  # all of them are str
     if any(isinstance(bound, str) or (isinstance(bound, float) and isnan(bound)) for bound in bounds):
         return None
     low, high = (-inf if start is None else start), (inf if end is None else end)
@@ -115,7 +115,7 @@ def window(start: Scalar | None, end: Scalar | None) -> Window | None:
     ints = (
         (max(first, -MAX_SEQ - 1), min(last, MAX_SEQ)) if first <= MAX_SEQ and last >= -MAX_SEQ - 1 else None
     )
-    return Window(ints, (least, most), None) if ints or least <= most else None
+    return ColumnBounds(ints, (least, most), None) if ints or least <= most else None
 
 
 def _int_at_least(bound: float) -> int:
