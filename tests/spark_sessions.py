@@ -22,6 +22,8 @@ from zlib import crc32
 import pytest
 
 from strandline.config.lake_settings import LakeSettings, SparkSettings
+from strandline.lake.spark import connect
+from strandline.lake.spark import session as spark_session
 from strandline.lake.spark.connect import CONNECT_MODE, new_session, open_session
 from strandline.lake.spark.session import end_idle_sessions, is_connect, start_spark, stop_spark
 
@@ -161,13 +163,21 @@ def connect_spark(_connect_session: "SparkSession", monkeypatch: pytest.MonkeyPa
 
 @contextmanager
 def lake_session(server: ConnectServer, conf: Mapping[str, str]) -> "Iterator[SparkSession]":
-    """A session on the server, with the catalog of another lake than the server's own."""
+    """A session on the server, with the catalog of another lake than the server's own.
+
+    The clones that it had end with it, also those that a crash in a test left: the process would look for
+    their server when it ends.
+    """
     session = new_session(server.remote)
+    kept = len(connect._kept)
     try:
         for key, value in conf.items():
             session.conf.set(key, value)
         yield session
     finally:
+        spark_session._idle.pop(session, None)
+        for clone in connect._kept[kept:]:
+            connect.end_clone(clone)
         session.stop()
 
 

@@ -62,9 +62,10 @@ def test_exactly_once_across_compaction_and_deletes_with_an_intent_open(
     rig: Rig, archive: BlobSink, tmp_path: Path
 ) -> None:
     """L-ACC-2, L-WM-11, L-CMP-9: the rows of an open intent are rewritten, and some of them go."""
-    values = rig.land(60) + rig.land(60)
+    values = rig.land(40)
+    rig.sync(archive)
+    values += rig.land(80)
     folder = tmp_path / "archive" / rig.dataset / "source=web-1"
-    folder.mkdir(parents=True)
     blocked = folder / f"{40:020}-{80:020}.jsonl"
     blocked.write_text("something else\n")  # holds one unit back, and with it the line
     assert rig.sync(archive).status == "partial"

@@ -265,9 +265,10 @@ def test_once_a_foreign_object_is_moved_away_a_sync_on_command_delivers_what_it_
 ) -> None:
     """L-BLOB-5, L-BLOB-10: an object is created or not at all, so trying again overwrites nothing."""
     archive = BlobSink("local", dir=str(tmp_path), encoder="jsonl", max_object_rows=3)
-    land(site, world, 1, 6)
+    land(site, world, 1, 3)
+    run(site, archive)
+    land(site, world, 4, 6)
     foreign = tmp_path / DATASET / "source=web-1" / f"{3:020}-{6:020}.jsonl"
-    foreign.parent.mkdir(parents=True)
     foreign.write_text("something else\n")
     for is_command in (False, True, False):
         result = run(site, archive, is_command=is_command)
@@ -278,6 +279,24 @@ def test_once_a_foreign_object_is_moved_away_a_sync_on_command_delivers_what_it_
     assert run(site, archive, is_command=True).status == "exported"
     assert (line(site).mark, line(site).hold) == (6, None)
     assert [orjson.loads(each)["key"] for each in foreign.read_text().splitlines()] == numbers(4, 6)
+
+
+def test_objects_that_this_node_has_not_written_hold_the_strand_before_a_row_leaves(
+    world: World, site: Site, tmp_path: Path
+) -> None:
+    """L-CTL-7: a home that was put back gives out numbers again that are in names of objects."""
+    archive = BlobSink("local", dir=str(tmp_path), encoder="jsonl", max_object_rows=3)
+    land(site, world, 1, 3)
+    run(site, archive)
+    folder = tmp_path / DATASET / "source=web-1"
+    (folder / f"{3:020}-{5:020}.jsonl").write_text("of another life\n")
+    land(site, world, 4, 8)
+
+    result = run(world.site(), archive)  # another process, which has not compared yet
+
+    assert [each.kind for each in result.troubles] == ["other_life"]
+    assert "sink rewind centre logs --to 3" in result.troubles[0].text
+    assert (line(site).mark, len(list(folder.iterdir()))) == (3, 2)
 
 
 def test_a_sink_that_is_held_as_a_whole_is_tried_once_by_each_configuration_that_is_read(

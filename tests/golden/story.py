@@ -28,8 +28,6 @@ from strandline.cli import cli
 from strandline.config.config import FILE_NAME, load_config
 from strandline.daemon.metrics_page import metrics_page
 from strandline.lake.metadata.iceberg import load_metadata
-from strandline.lake.spark import connect
-from strandline.lake.spark import session as spark
 from strandline.lake.spark.conf import catalog_conf
 from strandline.lake.spark.connect import CONNECT_MODE
 from strandline.node.node import Node
@@ -524,16 +522,6 @@ def producers(url: str, token: str) -> None:
 # All of it
 
 
-@contextmanager
-def ended_clones() -> Iterator[None]:
-    """End the sessions that the block made: the process would look for their server when it ends."""
-    kept = len(connect._kept)
-    yield
-    spark._idle.clear()
-    for session in connect._kept[kept:]:
-        connect.end_clone(session)
-
-
 def hold_still(still: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is that of `still`, waits have no jitter, and `pyspark.sql.functions` are those of Connect."""
     monkeypatch.setattr(clock.SystemClock, "now_us", lambda _: still.us)
@@ -581,7 +569,7 @@ def tell(
     with serving(Receiver(site, gate, config.server, metrics=metrics)) as (url, recorder):
         (home / FILE_NAME).write_text(SETTINGS.replace("<centre>", url))
         conf = catalog_conf(load_config(home / FILE_NAME).lake_settings())
-        with lake_session(server, conf) as session, ended_clones():
+        with lake_session(server, conf) as session:
             monkeypatch.setattr(Node, "spark", session)
             rows_in(story, folder)
             token_text = reads(story)

@@ -238,7 +238,44 @@ def test_neighbouring_ranges_are_one(here: Sender) -> None:  # L-SRV-1
         here.send(ROWS_OF, lo=lo)
 
     (strand,) = here.ranges().body["strands"]
-    assert strand == {"epoch": 0, "dataset": "logs", "source": "web-1", "ranges": [[0, 12]]}
+    assert strand == {
+        "epoch": 0,
+        "dataset": "logs",
+        "source": "web-1",
+        "ranges": [[0, 12]],
+        "newest": {},
+    }
+
+
+def test_a_sender_that_was_put_back_is_refused_and_nothing_is_stored(
+    here: Sender,
+) -> None:  # L-SRV-3, L-CTL-7
+    here.send(ROWS_OF, lo=0, intent="first", through=0)
+    here.send(ROWS_OF, lo=3, intent="second", through=3)
+
+    known = here.send(ROWS_OF, lo=3, intent="second", through=3)  # a repeat of its own delivery
+    rewound = here.send(ROWS_OF, lo=3, intent="third", through=6)  # of one that knows of that
+    answers = [
+        here.send(ROWS_OF, lo=3, intent="other", through=3),
+        here.send(ROWS_OF, lo=4, intent="other", through=3),  # with other bounds
+        here.send(ROWS_OF, lo=6, intent="other", through=3),  # with no number that is here
+    ]
+    another = here.send(ROWS_OF, lo=3, intent="fourth", through=0, instance="another sink")
+
+    assert (known.body["duplicate"], rewound.body["duplicate"]) == (True, True)
+    assert [(each.status, each.body["error"], each.body["newest"]) for each in answers] == [
+        (409, "other_life", 6)
+    ] * 3
+    assert another.body["duplicate"] is True  # two sinks of one node may share a receiver
+    (strand,) = here.ranges().body["strands"]
+    assert strand["ranges"] == [[0, 6]]
+    assert strand["newest"]["centre"] == {"seq": 6, "intent": "second"}
+
+
+def test_a_unit_tells_both_its_intent_and_what_came_before_or_neither(here: Sender) -> None:  # L-SRV-3
+    refused = here.send(ROWS_OF, headers={"X-Strandline-Through": "3"})
+
+    assert (refused.status, refused.body["header"]) == (400, "X-Strandline-Intent")
 
 
 def test_seqs_without_a_row_count_as_received(here: Sender) -> None:  # L-SRV-1, L-RET-4

@@ -11,6 +11,7 @@ from strandline.delivery.owed import Terms
 from strandline.delivery.session import Sender
 from strandline.errors import NotFoundError
 from strandline.persist import Append, Conflict, ExpectKey, ExpectSeq
+from strandline.persist.value import MAX_SEQ
 from strandline.rows.dataset import SOURCE, Dataset
 from strandline.sinks.sink import DONE, Outcome, Shipment, Sink
 from strandline.state.context import Site
@@ -134,7 +135,10 @@ def _sent(site: Site, sink: Sink, shipment: Shipment, letter: DeadLetter) -> tup
 
     source, whole = letter.strand.source, Range(letter.lo, letter.hi)
     limits = replace(sink.limits(0), unit_rows=len(whole))
-    part = IntentPart(letter.intent, letter.epoch, source, whole.lo, whole.hi, whole.lo, (whole,), limits)
+    part = IntentPart(
+        *(letter.intent, letter.epoch, source, whole.lo, whole.hi, whole.lo, (whole,), limits),
+        through=MAX_SEQ,  # later intents have gone past it
+    )
     rows = _batch(shipment.dataset, letter, body_of(site, letter), with_row_id=sink.wants_row_id)
     return tuple(told.outcome for told in deliver(sink, shipment, {source: part}, [rows]))
 

@@ -20,7 +20,7 @@ from strandline.observe.span import traceparent
 from strandline.persist import Append, ExpectSeq
 from strandline.persist.backend import Expectation, Write
 from strandline.rows.dataset import Dataset, Strand
-from strandline.sinks.sink import Outcome, RangesUnavailable, Shipment, Status
+from strandline.sinks.sink import OtherLife, Outcome, RangesUnavailable, Shipment, Status
 from strandline.sinks.unit_runner import SEQ, IntentPart, Told
 from strandline.state.dataset_versions import recorded_version
 from strandline.state.sink_progress import (
@@ -35,6 +35,7 @@ from strandline.state.sink_progress import (
 
 MOST_STRANDS: Final = 200  # in one job
 MOST_TEXT: Final = 2048
+ASK_AGAIN_US: Final = 600_000_000
 
 
 class Rounds:
@@ -65,7 +66,7 @@ class Rounds:
         assert intent is not None
         shipment = self._shipment(name, intent.schema)
         taken = self._learnt(shipment, taken)
-        parts = [part_of(strand, line) for strand, line in taken.items() if line.left()]
+        parts = [self._part(strand, line) for strand, line in taken.items() if line.left()]
         return self._carry(shipment, parts, taken, intent.policy) if parts else list(taken)
 
     def _decline(self, batch: Sequence[Owed], reason: str) -> None:
@@ -142,8 +143,9 @@ class Rounds:
 
     def _learnt(self, shipment: Shipment, taken: Mapping[Strand, SinkProgress]) -> dict[Strand, SinkProgress]:
         """Where an intent is taken up again, what the destination has of it counts as done."""
+        taken = {strand: line for strand, line in taken.items() if self._is_our_life(shipment, strand, line)}
         if not self._session.sink.asks_first:
-            return dict(taken)
+            return taken
         kept: dict[Strand, SinkProgress] = {}
         for strand, line in taken.items():
             intent, learnt = line.intent, line
@@ -159,11 +161,55 @@ class Rounds:
                 kept[strand] = learnt
         return kept
 
+    def _is_our_life(self, shipment: Shipment, strand: Strand, line: SinkProgress) -> bool:
+        """Whether the destination is where our records say, before new rows leave. If not, the sink is held.
+
+        A destination that refuses other lives by itself has nothing to answer. Any other is asked once for a
+        process and strand, and again after a while, because a machine that is resumed twice keeps what its
+        processes remember.
+        """
+        intent, now = line.intent, self._site.clock.now_us()
+        assert intent is not None
+        key = (self._session.terms.name, strand)
+        if (
+            intent.id not in self._untried
+            or now - self._site.compared_at.get(key, -ASK_AGAIN_US) < ASK_AGAIN_US
+        ):
+            return True
+        through = max(self._reached(strand), line.high)
+        try:
+            newest = self._session.sink.ahead(shipment, strand.source, intent.epoch, intent.chain_hi, through)
+        except StrandlineError:
+            return True  # the first unit meets the same fault, and names it in the words of the sink
+        if newest is not None:
+            self._fail(shipment, strand, line, self._other_life(strand, newest, through))
+            return False
+        self._site.compared_at[key] = now
+        return True
+
+    def _other_life(self, strand: Strand, newest: int, through: int) -> OtherLife:
+        place = (self._session.terms.name, strand.dataset, strand.source)
+        return OtherLife(*place, newest=newest, through=through)
+
+    def _reached(self, strand: Strand) -> int:
+        """How far other sinks of this node have brought a strand to the same destination."""
+        lines, mine = self._site.standing.lines(), self._session.terms.name
+        names = [
+            name
+            for name in lines.instances()
+            if name != mine and self._session.sink.is_at(lines.instance(name).fingerprint)
+        ]
+        reached = [lines.line(name, strand) for name in names]
+        return max((max(each.high, each.intent.hi if each.intent else 0) for each in reached), default=0)
+
     def _learn(self, shipment: Shipment, strand: Strand, line: SinkProgress, intent: Intent) -> SinkProgress:
         self._session.result.requests += 1
         holdings = self._session.sink.holdings(shipment, strand.source, intent.epoch)
         if holdings is None:
             return line
+        through = self._part(strand, line).through
+        if holdings.newest is not None and holdings.newest[0] > through and holdings.newest[1] != intent.id:
+            raise self._other_life(strand, holdings.newest[0], through)
         there = RangeSet.of(Range(each.lo, each.hi) for each in holdings.stored)
         if intent.ranges is None:  # it has these too, of other epochs
             there = RangeSet.of([*there.ranges, *line.released.ranges])
@@ -199,13 +245,15 @@ class Rounds:
 
     def _fail(self, shipment: Shipment, strand: Strand, line: SinkProgress, error: StrandlineError) -> None:
         """A strand of which nothing was told: as if its next unit had failed, and it may have arrived."""
-        part = part_of(strand, line)
+        part = self._part(strand, line)
         self._told.discard(part.intent)
         outcomes = [Outcome(each.lo, each.hi, "put_off") for each in part.ranges]
         status: Status = "held" if isinstance(error, HeldError) else "failed"
         first = replace(outcomes[0], status=status, kind=error.kind, text=str(error)[:MOST_TEXT])
         if isinstance(error, RangesUnavailable):
             first = replace(first, status=error.status, http_status=error.http_status, wait_s=error.wait_s)
+        if isinstance(error, OtherLife):
+            first = replace(first, text=error.text)
         outcomes[0] = first
         told = [Told(strand.source, each) for each in outcomes]
         verdict = judge(line, part, told, self._session.sink.patience, self._site.clock.now_us())
@@ -221,6 +269,17 @@ class Rounds:
         self._is_renewed = True
         self._session.sink = self._session.sink.renewed()
         return {strand: (line, _tried_anew(verdict)) for strand, (line, verdict) in verdicts.items()}
+
+    def _part(self, strand: Strand, line: SinkProgress) -> IntentPart:
+        """What of an open intent is not done, and up to where earlier intents may have gone.
+
+        Numbers that were raised after a restore name rows that the destination may have, because rows leave
+        from the tables, and the raise is above all of theirs. Rows that are released were passed before.
+        """
+        intent, raised = line.intent, self._site.standing.strand_state(strand).raised
+        assert intent is not None
+        through = max(line.high, raised, intent.hi if intent.ranges is not None else 0)
+        return replace(part_of(strand, line), through=through)
 
     # The job
 

@@ -33,6 +33,21 @@ class BehindFront(HeldError):
         self.dataset, self.source, self.since, self.front, self.rows = dataset, source, since, front, rows
 
 
+class TokenAhead(HeldError):
+    """A token that is above all that is visible. V never goes back, so the store or the token is of another
+    time. `at` and `visible` are seqs of a strand, or over all sources flush numbers."""
+
+    def __init__(self, dataset: str, source: str | None, *, at: int, visible: int) -> None:
+        where = repr(dataset) if source is None else f"{dataset!r}, source {source!r}"
+        unit = "flush" if source is None else "seq"
+        super().__init__(
+            f"dataset {where}: the token is at {unit} {at:,}, and only {unit} {visible:,} is visible",
+            hint="the store was put back from a copy, or the token is from another copy: rows that come now "
+            "have numbers that the reader has seen with other rows; read from a token of this store",
+        )
+        self.dataset, self.source, self.at, self.visible = dataset, source, at, visible
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """`(since, until]` of a strand's seqs, or over all sources of flush numbers. `is_clamped` where more was
@@ -102,8 +117,11 @@ def bounds(
     until: str | None,
     on_pruned: OnPruned = "error",
 ) -> Bounds:
-    """What two tokens ask for, held to what is visible now. BehindFront where rows after `since` were pruned,
-    unless the caller goes on without them; a read without `since` is not behind anything."""
+    """What two tokens ask for, held to what is visible now.
+
+    Raise BehindFront if rows after `since` were pruned, unless the caller goes on without them. Raise
+    TokenAhead if `since` is above what is visible.
+    """
     if on_pruned not in _ON_PRUNED:
         raise UsageError(f"on_pruned is {on_pruned!r:.80}", hint="'error' or 'continue'")
     site.known(dataset)
@@ -111,6 +129,8 @@ def bounds(
     if since is not None and on_pruned == "error":
         _check_front(site, dataset, source, first)
     most = visible(site, dataset, source)
+    if first > most:
+        raise TokenAhead(dataset, source, at=first, visible=most)
     asked = _place(origin, dataset, source, until)
     last = most if asked is None else min(asked, most)
     return Bounds(source, first, last, is_clamped=asked is not None and asked > most)

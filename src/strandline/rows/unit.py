@@ -15,6 +15,11 @@
     X-Strandline-Rows: 98                          lines of the body; seqs that were removed have none
     X-Strandline-Sha256: 5a1e…                     of the body before it was compressed, 64 hex digits
     X-Strandline-Schema: {"at":"timestamp",…}      column to type, of the columns in the body; ASCII JSON
+    X-Strandline-Intent: 77ab…                     the delivery that the unit is a part of, percent-encoded
+    X-Strandline-Through: 100                      earlier deliveries may have gone up to this seq
+
+The last two may be missing. They show the receiver a sender that was put back from a copy: the receiver has
+rows above `Through` that came with another intent.
 
 A line is a JSON object, in which a value has the form of its column's type, whatever the value:
 
@@ -55,6 +60,8 @@ RANGE: Final = f"{PREFIX}Range"
 ROWS: Final = f"{PREFIX}Rows"
 SHA256: Final = f"{PREFIX}Sha256"
 SCHEMA: Final = f"{PREFIX}Schema"
+INTENT: Final = f"{PREFIX}Intent"
+THROUGH: Final = f"{PREFIX}Through"
 HEADERS: Final = (UNIT_ID, ORIGIN, NODE, INSTANCE, EPOCH, DATASET, SOURCE, RANGE, ROWS, SHA256, SCHEMA)
 ROW_ID: Final = "_sl_row_id"
 
@@ -62,6 +69,7 @@ _MAX_SEQ: Final = 2**63 - 1
 _HEX32: Final = re.compile(r"[0-9a-f]{32}")
 _HEX64: Final = re.compile(r"[0-9a-f]{64}")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
+_SEQ: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 _RANGE: Final = re.compile(r"(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})")
 _ENCODED: Final = re.compile(r"(?:%[0-9A-Fa-f]{2}|[!-$&-~])+")
 
@@ -88,6 +96,8 @@ class UnitHead:
     node: str
     instance: str
     schema: Mapping[str, str]
+    intent: str = ""
+    through: int = 0
 
     @property
     def id(self) -> str:
@@ -98,6 +108,7 @@ class UnitHead:
 
 def unit_headers(unit: UnitHead) -> dict[str, str]:
     """What the sender writes."""
+    life = {INTENT: encoded(unit.intent), THROUGH: str(unit.through)} if unit.intent else {}
     return {
         UNIT_ID: unit.id,
         ORIGIN: unit.origin,
@@ -110,6 +121,7 @@ def unit_headers(unit: UnitHead) -> dict[str, str]:
         ROWS: str(unit.rows),
         SHA256: unit.sha256,
         SCHEMA: _ascii_json(unit.schema),
+        **life,
     }
 
 
@@ -152,11 +164,27 @@ def read_unit(values_of: Callable[[str], Sequence[str]]) -> UnitHead:
         decoded(NODE, one(NODE)),
         decoded(INSTANCE, one(INSTANCE)),
         _schema(one(SCHEMA)),
+        *_life(values_of),
     )
     if (given := one(UNIT_ID)) != unit.id:
         wanted = f"the first 32 hex digits of SHA-256 over what names the rows, {unit.id}"
         raise UnitInvalid(UNIT_ID, f"{given!r:.50} is the id of another unit", wanted)
     return unit
+
+
+def _life(values_of: Callable[[str], Sequence[str]]) -> tuple[str, int]:
+    """The intent of a unit, and what its sender has sent before; empty if the sender tells neither."""
+    intents, throughs = values_of(INTENT), values_of(THROUGH)
+    if not intents and not throughs:
+        return "", 0
+    if len(intents) != 1 or len(throughs) != 1:
+        raise UnitInvalid(
+            INTENT, f"it comes {len(intents)} times, and {THROUGH} {len(throughs)} times", "both once"
+        )
+    return (
+        decoded(INTENT, intents[0]),
+        int(_matched(_SEQ, THROUGH, throughs[0], "a seq, 0 or more")),
+    )
 
 
 def decoded(name: str, text: str) -> str:

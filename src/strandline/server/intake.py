@@ -33,6 +33,7 @@ from strandline.server.bearer_tokens import BearerToken, Gate, OutOfScope, Unaut
 from strandline.server.body import ENCODINGS, BodyTooLarge, RowRefused
 from strandline.server.rate_limit import Rate, RateExceeded
 from strandline.server.received_ranges import RangeConflict
+from strandline.sinks.sink import OtherLife
 from strandline.state.context import Site
 from strandline.state.dataset_versions import DatasetUnknown
 
@@ -66,6 +67,7 @@ _STATUS: Final[tuple[tuple[type[StrandlineError], int], ...]] = (
     (OutOfScope, 403),
     (BodyLate, 408),
     (RangeConflict, 409),
+    (OtherLife, 409),
     (BodyTooLarge, 413),
     (EncodingUnknown, 415),
     (RowRefused, 422),
@@ -76,7 +78,7 @@ _STATUS: Final[tuple[tuple[type[StrandlineError], int], ...]] = (
     (UnavailableError, 503),
     (HeldError, 503),
 )
-_TOLD: Final = ("ranges", "lines", "refused", "header", "limit")  # facts that the sender may use
+_TOLD: Final = ("ranges", "newest", "lines", "refused", "header", "limit")  # facts that the sender may use
 _SPEAKING: Final = (SpoolFull, Busy, RateExceeded, Crowded)  # others may name what is inside
 
 

@@ -38,6 +38,11 @@ _HEADERS: Final = (
     (unit.SHA256, "^[0-9a-f]{64}$", "SHA-256 of the body before it was packed."),
     (unit.SCHEMA, r"^\{[ -~]*\}$", "Column to type as a JSON object in ASCII."),
 )
+# Both or none.
+_LIFE: Final = (
+    (unit.INTENT, _ENCODED, "The id of the delivery that the unit is a part of, percent-encoded."),
+    (unit.THROUGH, _NUMBER, "Up to this seq the sender may have sent rows in earlier deliveries."),
+)
 
 
 def description(*, with_metrics: bool = False) -> dict[str, Any]:
@@ -87,6 +92,7 @@ def description(*, with_metrics: bool = False) -> dict[str, Any]:
                         "message": {"type": "string"},
                         "hint": {"type": "string"},
                         "ranges": _RANGES,
+                        "newest": {"type": "integer", "minimum": 1},
                         "lines": {"type": "array", "items": {"type": "integer", "minimum": 1}},
                         "refused": {"type": "array", "items": {"type": "object"}},
                     },
@@ -102,6 +108,16 @@ def description(*, with_metrics: bool = False) -> dict[str, Any]:
                                     "dataset": {"type": "string"},
                                     "source": {"type": "string"},
                                     "ranges": _RANGES,
+                                    "newest": {
+                                        "type": "object",
+                                        "description": "By sink: the highest seq that came, and its intent.",
+                                        "additionalProperties": _object(
+                                            {
+                                                "seq": {"type": "integer", "minimum": 1},
+                                                "intent": {"type": "string"},
+                                            }
+                                        ),
+                                    },
                                 }
                             ),
                         },
@@ -160,6 +176,7 @@ def _append() -> dict[str, Any]:
 
 def _ingest() -> dict[str, Any]:
     headers = [_parameter("header", name, pattern, text) for name, pattern, text in _HEADERS]
+    headers += [_parameter("header", name, pattern, text, required=False) for name, pattern, text in _LIFE]
     return {
         "operationId": "ingest",
         "summary": "Store the rows (lo, hi] of one strand of another node, once.",
@@ -181,7 +198,10 @@ def _ingest() -> dict[str, Any]:
             "403": _refused("The token is for other datasets or origins."),
             "404": _refused("There is no such dataset here (`dataset_unknown`)."),
             "408": _refused("The body did not come in time."),
-            "409": _refused("Some are stored: `ranges`. Send the others."),
+            "409": _refused(
+                "Some are stored: `ranges`, send the others. Or the sender was put back from a copy, or "
+                "is a copy: `other_life`."
+            ),
             "413": _refused("The body is too large, as it came or unpacked."),
             "415": _refused("The body is of another type, or packed another way."),
             "422": _refused("Rows that the dataset cannot hold: `lines`, from 1; or a source too long."),

@@ -1,15 +1,17 @@
 """What has been received: per strand of another node, the set of ranges (lo, hi] that are stored here.
 
-    received/<origin>/<epoch>/<dataset>/<source>    {"ranges": [[lo, hi], …], "at"}; the source is encoded
+    received/<origin>/<epoch>/<dataset>/<source>    {"ranges": [[lo, hi], …], "at", "newest"}
+
+The source is encoded. `newest` holds, by sink of the sender, the highest seq that came and its intent.
 
 A set grows in the transaction that appends the rows, and only if it is still as it was read: a crash leaves
 both or neither, and of two that bring the same rows at once one stores them. Nothing is ever evicted, and
 neighbours are one range, so a set is as large as its holes are many.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from strandline.base.failpoint import reach
 from strandline.base.ranges import Range, RangeSet, pairs_of, ranges_of
@@ -26,11 +28,19 @@ from strandline.ingest.append import (
 from strandline.persist import ABSENT, AtomicBackend, ExpectKey, Put
 from strandline.rows.dataset import decode_source, encode_source
 from strandline.rows.unit import UnitHead
+from strandline.sinks.sink import OtherLife
 from strandline.state.context import Site
 from strandline.state.strand_entries import OriginRange
 
 PAGE: Final = 1_000
 _PREFIX: Final = "received/"
+
+
+class Newest(NamedTuple):
+    """The highest seq that a sink has brought, and the intent that brought it."""
+
+    seq: int
+    intent: str
 
 
 class RangeConflict(UsageError):
@@ -51,14 +61,29 @@ class ReceivedRanges:
     key: str
     value: Any
     ranges: RangeSet
+    newest: Mapping[str, Newest]
 
-    def has(self, unit: Range) -> bool:
-        """Whether all of it is stored; RangeConflict where some is."""
-        if self.ranges.covers(unit):
+    def has(self, unit: UnitHead) -> bool:
+        """Return whether all of the unit is stored. Raise RangeConflict if a part is, OtherLife if the sender
+        does not know of rows that came from it."""
+        newest = self.newest.get(unit.instance)
+        if unit.intent and newest is not None and newest.seq > unit.through and newest.intent != unit.intent:
+            place = (unit.instance, unit.dataset, unit.source)
+            raise OtherLife(*place, newest=newest.seq, through=unit.through)
+        if self.ranges.covers(unit.range):
             return True
-        if held := self.ranges.within(unit):
-            raise RangeConflict(unit, held)
+        if held := self.ranges.within(unit.range):
+            raise RangeConflict(unit.range, held)
         return False
+
+    def with_unit(self, unit: UnitHead, at: int) -> Put:
+        """The write that adds the unit."""
+        newest = dict(self.newest)
+        if unit.intent and unit.range.hi >= (newest[unit.instance].seq if unit.instance in newest else 0):
+            newest[unit.instance] = Newest(unit.range.hi, unit.intent)
+        ranges = pairs_of(self.ranges.with_(unit.range).ranges)
+        told = {"newest": {name: list(each) for name, each in newest.items()}} if newest else {}
+        return Put(self.key, {"ranges": ranges, "at": at, **told})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +94,13 @@ class OriginStrand:
     dataset: str
     source: str
     ranges: RangeSet
+    newest: Mapping[str, Newest]
 
 
 def held_of(b: AtomicBackend, unit: UnitHead) -> ReceivedRanges:
     key = _key(unit.origin, unit.epoch, unit.dataset, unit.source)
     value = b.kv_get(key)
-    return ReceivedRanges(key, value, RangeSet() if value is None else _ranges(key, value))
+    return ReceivedRanges(key, value, *_stored(key, value))
 
 
 def receive(site: Site, unit: UnitHead, dataset: str, source: str, rows: list[Any]) -> Receipt | None:
@@ -87,9 +113,8 @@ def receive(site: Site, unit: UnitHead, dataset: str, source: str, rows: list[An
     began = site.clock.now_us()
     while True:
         held = held_of(site.b, unit)
-        if held.has(unit.range):
+        if held.has(unit):
             return None
-        grown = pairs_of(held.ranges.with_(unit.range).ranges)
         reach("receive.commit")
         try:
             receipt = append(
@@ -98,7 +123,7 @@ def receive(site: Site, unit: UnitHead, dataset: str, source: str, rows: list[An
                 rows,
                 source=source,
                 request_id=unit.id,
-                also=[Put(held.key, {"ranges": grown, "at": site.clock.now_us()})],
+                also=[held.with_unit(unit, site.clock.now_us())],
                 expected=[ExpectKey(held.key, ABSENT if held.value is None else held.value)],
                 received=Received(origin, unit.schema, unit.sha256),
             )
@@ -108,7 +133,7 @@ def receive(site: Site, unit: UnitHead, dataset: str, source: str, rows: list[An
                 raise Busy(held.key, waited_s) from error
         except RequestIdReused:
             # This very range came at the same time with another body, and was first.
-            if not held_of(site.b, unit).has(unit.range):
+            if not held_of(site.b, unit).has(unit):
                 raise
             return None
         else:
@@ -156,13 +181,19 @@ def _key(origin: str, epoch: int, dataset: str, source: str) -> str:
 
 def _strand(key: str, value: Any) -> OriginStrand:
     _, _, epoch, dataset, source = key.split("/")
-    return OriginStrand(int(epoch), dataset, decode_source(source), _ranges(key, value))
+    return OriginStrand(int(epoch), dataset, decode_source(source), *_stored(key, value))
 
 
-def _ranges(key: str, value: Any) -> RangeSet:
+def _stored(key: str, value: Any) -> tuple[RangeSet, Mapping[str, Newest]]:
+    if value is None:
+        return RangeSet(), {}
     try:
-        return RangeSet(ranges_of(value["ranges"]))
-    except (TypeError, KeyError, ValueError) as error:
+        newest = {
+            str(name): Newest(int(seq), str(intent))
+            for name, (seq, intent) in value.get("newest", {}).items()
+        }
+        return RangeSet(ranges_of(value["ranges"])), newest
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
         raise CorruptionError(
             f"{key!r} is no set of ranges: {error}",
             hint="`strandline persist verify` tells more; rows of that strand wait until it is put right",

@@ -155,7 +155,7 @@ class Receiver:
         dataset = self._dataset_of(check_dataset_name(request.path_params["signal"]))
         token.check(origin=unit.origin, datasets=(unit.dataset, dataset))
         source = check_source(self._source(unit))
-        if held_of(self._site.b, unit).has(unit.range):
+        if held_of(self._site.b, unit).has(unit):
             if is_other_body(self._site, unit, dataset):
                 self._note_other_body(unit)
             return None
@@ -222,6 +222,9 @@ class Receiver:
                 "dataset": each.dataset,
                 "source": each.source,
                 "ranges": [[range_.lo, range_.hi] for range_ in each.ranges.ranges],
+                "newest": {
+                    name: {"seq": newest.seq, "intent": newest.intent} for name, newest in each.newest.items()
+                },
             }
             for each in strands
             if token.covers(each.dataset)

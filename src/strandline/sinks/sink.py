@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias
 
 from strandline.base.ranges import Range
-from strandline.errors import UnavailableError
+from strandline.errors import HeldError, UnavailableError
 from strandline.rows.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Unit:
     hi: int
     after: int
     limits: Limits
+    through: int = 0  # up to here the destination may hold rows of earlier intents
 
     @property
     def range(self) -> Range:
@@ -121,6 +122,29 @@ class Holdings:
 
     stored: tuple[Stored, ...] = ()
     strangers: tuple[str, ...] = field(default=())
+    newest: tuple[int, str] | None = None  # the highest seq that this sink brought, and its intent, if told
+
+
+class OtherLife(HeldError):
+    """The destination holds rows that this node has not sent, under numbers that this node gives out now."""
+
+    def __init__(self, instance: str, dataset: str, source: str, *, newest: int, through: int) -> None:
+        verb = f"strandline sink {{}} {instance} {dataset} --to"
+        super().__init__(
+            f"the destination of sink {instance!r} holds {dataset!r}, source {source!r}, through seq "
+            f"{newest:,}, and this node has sent none above {through:,}: it was put back from a copy, or is "
+            "a copy",
+            hint="a copy needs an id of its own: `strandline init --new-origin`. A node that was put back "
+            f"sends its new rows with `{verb.format('rewind')} {through} --resend`. Rows that are there "
+            f"already are passed with `{verb.format('skip')} {newest}`",
+        )
+        self.instance, self.dataset, self.source = instance, dataset, source
+        self.newest, self.through = newest, through
+
+    @property
+    def text(self) -> str:
+        """What a hold records: the remedy depends on the strand, so it is kept beside the reason."""
+        return f"{self.message}; {self.hint}"
 
 
 class RangesUnavailable(UnavailableError):
@@ -224,6 +248,15 @@ class Sink(Protocol):
     def holdings(self, shipment: Shipment, source: str, epoch: int) -> Holdings | None:  # noqa: ARG002
         """What the destination has of a strand; None where it cannot tell. Its errors are StrandlineErrors;
         RangesUnavailable says as an outcome does when to ask again."""
+        return None
+
+    def ahead(self, shipment: Shipment, source: str, epoch: int, after: int, through: int) -> int | None:  # noqa: ARG002
+        """Return the highest seq above `through` that the destination holds of a strand, or None.
+
+        `after` is where the newest unit of this node ends. Answer it if the destination does not refuse units
+        of a node that was put back from a copy. It is asked before a process delivers new rows, and its
+        errors are StrandlineErrors.
+        """
         return None
 
     def renewed(self) -> Self:

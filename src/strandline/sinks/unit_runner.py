@@ -42,6 +42,7 @@ class IntentPart:
     ranges: tuple[Range, ...]
     limits: Limits
     is_sparse: bool = False
+    through: int = 0  # up to here the destination may hold rows of earlier intents
 
     def unit_at(self, shipment: Shipment, seq: int) -> Unit | None:
         """The unit that holds a seq; None if it is done or none of ours."""
@@ -57,7 +58,8 @@ class IntentPart:
 
     def _unit(self, shipment: Shipment, whole: Range, asked: Range) -> Unit:
         after = self.chain_hi if whole.lo == self.since else whole.lo
-        return Unit(shipment, self.intent, self.epoch, self.source, asked.lo, asked.hi, after, self.limits)
+        place = (self.epoch, self.source, asked.lo, asked.hi, after)
+        return Unit(shipment, self.intent, *place, self.limits, self.through)
 
 
 @dataclass(frozen=True, slots=True)

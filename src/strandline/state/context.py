@@ -38,6 +38,8 @@ class Site:
     heads: dict[str, Head] = field(default_factory=dict)  # where this process last saw each ledger
     # by sink and strand: the first seq that is owed, and when that was numbered
     firsts: dict[tuple[str, Strand], tuple[int, int]] = field(default_factory=dict)
+    # by sink and strand: when the destination was last compared with what is recorded of it
+    compared_at: dict[tuple[str, Strand], int] = field(default_factory=dict)
     _schemas: dict[str, Recorded] = field(default_factory=dict)
     _locks: dict[str, threading.Lock] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -35,8 +35,9 @@ from strandline.state.strand_state import DamagedRange, Pruned, StrandState, wit
 
 _SNAPSHOT: Final = "standing"
 _BASE: Final = "standing/base"
-_VERSION: Final = "6"
-_READABLE: Final = ("5", _VERSION)  # of a base: in 5 nothing is counted, so that counts begin where it ends
+_VERSION: Final = "7"
+# Of a base. In 5 nothing is counted, so that counts begin where it ends. Before 7 no raise is told.
+_READABLE: Final = ("5", "6", _VERSION)
 _LEAST_EVENTS: Final = 2_000
 
 
@@ -310,12 +311,14 @@ def _strand_state_data(strand_state: StrandState) -> list[Any]:
         strand_state.bare,
         strand_state.removed_rows,
         [list(each) for each in strand_state.pruned],
+        strand_state.raised,
     ]
 
 
 def _strand_state(data: Iterable[Any]) -> StrandState:
-    hi, settled, rows, bytes_, next_, holds, changed_at, empty, bare, removed_rows, pruned = data
-    _check_integers(hi, rows, bytes_, next_, changed_at, bare, removed_rows)
+    hi, settled, rows, bytes_, next_, holds, changed_at, empty, bare, removed_rows, pruned, *later = data
+    (raised,) = later or [0]
+    _check_integers(hi, rows, bytes_, next_, changed_at, bare, removed_rows, raised)
     return StrandState(
         hi,
         RangeSet(ranges_of(settled)),
@@ -328,6 +331,7 @@ def _strand_state(data: Iterable[Any]) -> StrandState:
         bare,
         removed_rows,
         tuple(Pruned(*each) for each in pruned),
+        raised,
     )
 
 

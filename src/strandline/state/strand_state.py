@@ -57,6 +57,7 @@ class StrandState:
     bare: int = 0  # up to here no row is left, as rows were removed
     removed_rows: int = 0  # by retention, purge and compaction
     pruned: tuple[Pruned, ...] = ()  # by retention, the newest of them; older ones are one
+    raised: int = 0  # up to here numbers were given out before the store was restored
 
     @property
     def front(self) -> int:
@@ -88,7 +89,7 @@ def with_entry(strand_state: StrandState, entry: Entry, at: int) -> StrandState:
             return replace(strand_state, hi=entry.hi, changed_at=at)
         case Raised():
             settled = strand_state.settled.with_(Range(entry.lo, entry.hi))
-            return replace(strand_state, hi=entry.hi, settled=settled, changed_at=at)
+            return replace(strand_state, hi=entry.hi, settled=settled, changed_at=at, raised=entry.hi)
         case Landed():
             settled = strand_state.settled.with_(Range(entry.lo, entry.hi))
             return replace(strand_state, settled=settled, changed_at=at)

@@ -90,6 +90,8 @@ def test_a_unit_is_one_request_that_says_what_it_holds(there: Scripted) -> None:
         "X-Strandline-Sha256": sha256(body).hexdigest(),
         "X-Strandline-Schema": '{"n":"bigint","text":"string","at":"timestamp","price":"decimal(10,2)",'
         '"raw":"binary","more":"json","rate":"double"}',
+        "X-Strandline-Intent": "intent-1",
+        "X-Strandline-Through": "0",
     }
     assert [each["n"] for each in asked.rows()] == [2, 3, 7]
     assert body.endswith(b"\n")

@@ -21,10 +21,10 @@ import pyarrow as pa
 from strandline.base.failpoint import reach
 from strandline.errors import StrandlineError, UsageError
 from strandline.sinks.blob.aws_profile import profile_options
-from strandline.sinks.blob.destinations import BucketStore, FolderStore, ObjectStore, There
+from strandline.sinks.blob.destinations import BucketStore, FolderStore, ObjectStore, There, highest_above
 from strandline.sinks.blob.encode import EXTENSIONS, Encoding
 from strandline.sinks.blob.faults import fault, outcome_of
-from strandline.sinks.blob.object_names import name_of
+from strandline.sinks.blob.object_names import folder_of, name_of
 from strandline.sinks.sink import Delivery, Holdings, Limits, Outcome, Patience, Shipment, Sink, Unit
 from strandline.storage.objects import BucketObjects, check_object_name
 
@@ -94,6 +94,10 @@ class BlobSink(Sink):
     def holdings(self, shipment: Shipment, source: str, epoch: int) -> Holdings:
         """In a bucket by one request for each object; in a folder all of them are read."""
         return self.store().holdings(shipment.dataset.name, source, epoch)
+
+    def ahead(self, shipment: Shipment, source: str, epoch: int, after: int, through: int) -> int | None:
+        """By one listing, which in a bucket begins behind the newest object of this node."""
+        return highest_above(self.store(), folder_of(shipment.dataset.name, source, epoch), after, through)
 
     def renewed(self) -> Self:
         return replace(self, credentials=profile_options(self.profile)) if self.profile else self

@@ -10,6 +10,7 @@ number of rows are known before the one request that stores it, and memory holds
 """
 
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -68,6 +69,10 @@ class ObjectStore(Protocol):
 
     def holdings(self, dataset: str, source: str, epoch: int) -> Holdings: ...
 
+    def names(self, folder: str, after: str) -> Iterator[str]:
+        """The names of objects in a folder, without it. Those before `after` may be left out."""
+        ...
+
 
 class FolderStore:
     """An ObjectStore. Staged files stand in the folder itself, hidden as strandline.storage.objects says."""
@@ -102,6 +107,14 @@ class FolderStore:
 
     def holdings(self, dataset: str, source: str, epoch: int) -> Holdings:
         return _holdings(self._objects, folder_of(dataset, source, epoch), self)
+
+    def names(self, folder: str, after: str) -> Iterator[str]:  # noqa: ARG002
+        with self._errors(folder):
+            try:
+                with os.scandir(self._root / folder) as entries:
+                    yield from (entry.name for entry in entries)
+            except FileNotFoundError:
+                return  # nothing was delivered yet
 
     def sweep(self, now: datetime) -> None:
         """Remove what writers that were killed have left. What cannot be removed stands in nobody's way."""
@@ -173,6 +186,11 @@ class BucketStore:
     def holdings(self, dataset: str, source: str, epoch: int) -> Holdings:
         return _holdings(self._objects, folder_of(dataset, source, epoch), self)
 
+    def names(self, folder: str, after: str) -> Iterator[str]:
+        self.requests += 1
+        found = self._objects.scan(folder, after=f"{folder}/{after}")
+        return (info.name.removeprefix(f"{folder}/") for info in found)
+
     def _attributes(self, unit: Unit, name: str, encoding: Encoding) -> dict[str, str]:
         attributes = {
             "intent": unit.intent,
@@ -203,6 +221,12 @@ def _spooling() -> Iterator[None]:
             f"no file for an object on its way: {error.strerror or error}",
             hint="make room in the folder for temporary files, or name another in TMPDIR",
         ) from error
+
+
+def highest_above(store: ObjectStore, folder: str, after: int, through: int) -> int | None:
+    """Return the highest seq above `through` in names of objects that begin at `after` or later, or None."""
+    ranges = (range_in(name) for name in store.names(folder, f"{max(after - 1, 0):020}"))
+    return max((each.hi for each in ranges if each is not None and each.hi > through), default=None)
 
 
 def _holdings(objects: Objects, folder: str, store: ObjectStore) -> Holdings:

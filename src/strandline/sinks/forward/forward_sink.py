@@ -34,6 +34,7 @@ from strandline.sinks.sink import (
     Delivery,
     Holdings,
     Limits,
+    OtherLife,
     Outcome,
     Patience,
     RangesUnavailable,
@@ -49,6 +50,7 @@ ENCODER: Final = "ndjson"
 ROW_TOO_LARGE: Final = "row_too_large"
 # What someone has to change at the receiver: neither the rows nor the request are at fault.
 _HELD: Final = frozenset({(404, "dataset_unknown"), (403, "out_of_scope")})
+_OTHER_LIFE: Final = "other_life"
 
 _MAX_SCHEMA_BYTES: Final = 16 * 1024
 _SELF_EVIDENT: Final = frozenset(
@@ -138,8 +140,8 @@ class ForwardSink(Sink):
                 http_status=answer.status,
                 wait_s=answer.wait_s,
             )
-        ranges = _told_ranges(answer, shipment.dataset.name, source, epoch) if answer.status == 200 else None
-        return None if ranges is None else Holdings(tuple(Stored(each.lo, each.hi) for each in ranges))
+        strands = _strands(answer, shipment.dataset.name, source, epoch) if answer.status == 200 else None
+        return None if strands is None else _holdings(strands, shipment.instance)
 
     def renewed(self) -> Self:
         return replace(self, token=self.token.renewed() if self.token else None)
@@ -218,6 +220,8 @@ class _Delivery:
         text = self._peer.text_of(answer)
         if answer.status == 413:
             return _smaller(unit, piece, text, http_status=413)
+        if answer.status == 409 and answer.kind == _OTHER_LIFE:
+            return [_other_life(unit, piece, answer)]
         if answer.status == 409 and (held := _held(answer, piece)):
             return _around_held(unit, piece, held)
         if answer.status == 422 and (bad := _refused(answer, piece)):
@@ -316,6 +320,20 @@ def _refusal(unit: Unit, piece: RequestLines, answer: Answer, text: str) -> Outc
     )
 
 
+def _other_life(unit: Unit, piece: RequestLines, answer: Answer) -> Outcome:
+    """The strand waits, because only a person knows whether the rows there are those of this node."""
+    newest = answer.members().get("newest")
+    error = OtherLife(
+        unit.shipment.instance,
+        unit.shipment.dataset.name,
+        unit.source,
+        newest=newest if isinstance(newest, int) else unit.hi,
+        through=unit.through,
+    )
+    told = {"kind": error.kind, "text": error.text, "http_status": answer.status}
+    return _outcome(unit, piece, "held", **told)
+
+
 def _outcome(unit: Unit, piece: RequestLines, status: Status, **more: Any) -> Outcome:
     return Outcome(
         piece.range.lo,
@@ -342,6 +360,8 @@ def _head(unit: Unit, piece: RequestLines) -> UnitHead:
         node=shipment.node,
         instance=shipment.instance,
         schema=_schema(shipment.dataset),
+        intent=unit.intent,
+        through=unit.through,
     )
 
 
@@ -359,21 +379,30 @@ def _packed(body: bytes, compression: str) -> bytes:
     return bytes(pa.compress(body, codec="zstd", asbytes=True))
 
 
-def _told_ranges(answer: Answer, dataset: str, source: str, epoch: int) -> list[Range] | None:
-    """The ranges of one strand in an answer; None where it is no such answer."""
+def _strands(answer: Answer, dataset: str, source: str, epoch: int) -> list[dict[str, Any]] | None:
+    """The members of an answer that are of one strand; None if the answer is not one about ranges."""
     strands = answer.members().get("strands")
-    if not isinstance(strands, list):
+    if not isinstance(strands, list) or not all(isinstance(strand, dict) for strand in strands):
         return None
-    found: list[Range] = []
-    for each in strands:
-        if not isinstance(each, dict):
-            return None
-        if (each.get("epoch"), each.get("dataset"), each.get("source")) == (epoch, dataset, source):
-            try:
-                found += _read_ranges(each.get("ranges"))
-            except ValueError:
-                return None
-    return found
+    place = (epoch, dataset, source)
+    return [each for each in strands if (each.get("epoch"), each.get("dataset"), each.get("source")) == place]
+
+
+def _holdings(strands: list[dict[str, Any]], instance: str) -> Holdings | None:
+    """What the members of a strand say; None if they cannot be read."""
+    try:
+        ranges = [range_ for strand in strands for range_ in _read_ranges(strand.get("ranges"))]
+        told = [msgspec.convert(strand.get("newest", {}), dict[str, _Newest]) for strand in strands]
+    except ValueError:
+        return None
+    newest = next((each[instance] for each in told if instance in each), None)
+    stored = tuple(Stored(each.lo, each.hi) for each in ranges)
+    return Holdings(stored, newest=None if newest is None else (newest.seq, newest.intent))
+
+
+class _Newest(msgspec.Struct):
+    seq: int
+    intent: str
 
 
 def _read_ranges(found: Any) -> list[Range]:

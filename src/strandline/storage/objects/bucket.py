@@ -121,8 +121,9 @@ class BucketObjects:
             self._confirm()
             return None
 
-    def scan(self, under: str = "") -> Iterator[ObjectInfo]:
-        found = self._list(check_object_name(under) if under else None)
+    def scan(self, under: str = "", *, after: str = "") -> Iterator[ObjectInfo]:
+        """As Objects promises; with `after` only names behind it, which costs no more than they are many."""
+        found = self._list(check_object_name(under) if under else None, after)
         return (info for info in found if not info.name.startswith("."))
 
     def leftovers(self) -> Iterator[ObjectInfo]:
@@ -200,9 +201,9 @@ class BucketObjects:
             yield chunk
             first += len(chunk)
 
-    def _list(self, under: str | None) -> Iterator[ObjectInfo]:
+    def _list(self, under: str | None, after: str = "") -> Iterator[ObjectInfo]:
         with self._errors("list", under or "/"):
-            for page in self._store.list(under):
+            for page in self._store.list(under, offset=after or None):
                 yield from map(_info_of, page)
 
     def _confirm(self) -> None:
