@@ -487,6 +487,9 @@ class SimTable:
         )
         return LandingSnapshots(shown, staged)
 
+    def keep_highest(self, dataset: str, seq: int, flush: int) -> None:
+        """A restore is not simulated."""
+
     def publish(self, dataset: str, snapshot: int) -> None:
         self._call("publish", lambda: self._pick(snapshot))
 

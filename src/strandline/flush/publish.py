@@ -72,6 +72,8 @@ def publish(
     staged = _staged(found, version, old)
     if staged is None:
         raise NotPublished(name, plan.number, "what was staged is gone")
+    if staged.rows < plan.rows:  # the table would not show the numbers of rows that are left out
+        tables.keep_highest(name, plan.highest, plan.number)
     # Another may take over between this look at the fence and the pick. Then both pick, and Iceberg takes
     # one.
     lease.renew()

@@ -80,7 +80,7 @@ def _knows_newest(site: Site, lake: LakeSettings, dataset: str) -> bool:
     """Whether the newest flush in the table, and the one with the highest number, are ones that this store
     planned: a load may publish after a flush of a higher number."""
     history = table_history(lake, dataset)
-    if history.newest_flush_id is None:
+    if history.newest_flush_id is None or site.standing.numbers(dataset).last < history.kept.flush:
         return False
     highest = max(history.flush_ids, key=lambda id_: _number(dataset, id_))
     return all(_is_planned(site, dataset, id_) for id_ in {history.newest_flush_id, highest})
@@ -117,16 +117,20 @@ def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMark
             if landed := _landed_unknown(site, lake, strand, highest):
                 # Pending when the backup was made, and landed since by a flush that it does not know.
                 entries.append(Flushed(marks.max_flush, tuple(landed), sum(map(len, landed)), 0, 0))
-            if head.hi < (above := max(highest, reached.get(source, 0))):
-                reason = "the table has them" if above == highest else "a sink was further"
+            kept = marks.history.kept.seq
+            if head.hi < (above := max(highest, kept, reached.get(source, 0))):
+                had = "the table had them" if above == kept else "a sink was further"
+                reason = "the table has them" if above == highest else had
                 entries.append(Raised(head.hi, above, reason))
                 seqs[source] = above
             if entries:
                 expected.append(ExpectSeq(strand.ledger, head.event))
                 writes += [append_of(strand.ledger, entry, at) for entry in entries]
-        if marks.source_buckets and marks.max_seqs:
-            # A bucket does not tell its sources: a strand that comes later starts above all of them.
-            writes.append(Put(floor_key(dataset), max(marks.max_seqs.values())))
+        of_buckets = max(marks.max_seqs.values(), default=0) if marks.source_buckets else 0
+        if floor := max(of_buckets, marks.history.kept.seq):
+            # A bucket does not tell its sources, nor does a number that is kept apart from rows: a strand
+            # that comes later starts above all of them.
+            writes.append(Put(floor_key(dataset), floor))
         if not writes:
             return None
         paused = {"dataset": dataset, "at": at, "reason": "the store was behind its tables"}

@@ -65,6 +65,16 @@ class FlushPlan:
     def of_version(self, version: int) -> Mapping[str, Share]:
         return self.strands if version == self.version else self.versions[version]
 
+    @property
+    def rows(self) -> int:
+        """How many rows it takes, repeats included."""
+        return sum(share.rows for share in self.strands.values())
+
+    @property
+    def highest(self) -> int:
+        """The highest seq of a row that it takes."""
+        return max((range_.hi for share in self.strands.values() for range_ in share.ranges), default=0)
+
     def landing(self, dataset: Dataset) -> FlushLanding:
         pieces = [piece for source in sorted(self.strands) for piece in self.strands[source].pieces]
         return FlushLanding(dataset, self.number, self.id, tuple(pieces), self.version)
@@ -83,6 +93,16 @@ class LoadPlan:
     input: FixedInput
     ranges: Mapping[str, Range]
     looked: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many rows it takes, repeats included."""
+        return sum(map(len, self.ranges.values()))
+
+    @property
+    def highest(self) -> int:
+        """The highest seq of a row that it takes."""
+        return max((range_.hi for range_ in self.ranges.values()), default=0)
 
     def landing(self, dataset: Dataset) -> LoadLanding:
         los = {source: range_.lo for source, range_ in self.ranges.items()}

@@ -7,6 +7,7 @@ from strandline.lake.jobs.expire_snapshots import expire
 from strandline.lake.jobs.scan import LakeReader
 from strandline.read.read import Scan
 from strandline.read.visible import age, bounds
+from strandline.rows.dataset import Strand
 from strandline.sinks.blob.blob_sink import BlobSink
 from strandline.state.sink_progress import event_of, sink_stream
 from tests.maintenance.compacting import FORCE, compact, keyed, put
@@ -42,6 +43,7 @@ def test_an_open_intent_keeps_its_units_while_repeats_go_from_them(house: House,
     folder.mkdir(parents=True)
     blocked = folder / f"{4:020}-{8:020}.jsonl"
     blocked.write_text("something else\n")
+    house.site.compared_at["centre", Strand(house.dataset, "web-1")] = house.clock.now_us()  # it came since
     assert house.sync(archive).status == "partial"
     assert house.line().intent is not None
 

@@ -191,6 +191,7 @@ def test_both_kinds_of_sinks_deliver_once_across_a_run_that_takes_rows_of_an_ope
     folder.mkdir(parents=True)
     blocked = folder / f"{40:020}-{80:020}.jsonl"
     blocked.write_text("something else\n")  # holds one unit back, and with it the line
+    house.site.compared_at["archive", Strand(house.dataset, "web-1")] = house.clock.now_us()  # it came since
     server.answers = [*[None] * 8, *[Outcome(0, 0, "failed", kind="connection")] * 20]
     house.sync(archive, terms["archive"])
     house.sync(ServerSink(server), terms["centre"])

@@ -11,6 +11,7 @@ from strandline.config.lake_settings import CATALOG, NAMESPACE, LakeSettings
 from strandline.errors import StrandlineError
 from strandline.lake.jobs import compare_files
 from strandline.lake.jobs.expire_snapshots import expire, snapshots
+from strandline.lake.jobs.keep_highest import keep_highest_of_rows
 from strandline.lake.jobs.orphan_files import remove_orphans
 from strandline.lake.jobs.table_schema import (
     FLUSH,
@@ -79,6 +80,7 @@ class SparkRewriter:
     def remove_repeats(self, dataset: Dataset, branch: str, base: int, asked: Sequence[Stretch]) -> None:
         table = f"{table_name(dataset.name)}.{quoted(f'branch_{branch}')}"
         with self._asking("remove repeats from", dataset.name) as spark:
+            keep_highest_of_rows(spark, self._lake, dataset.name)
             spark.sql(
                 f"DELETE FROM {table} WHERE ({stretches_sql(dataset, asked)}) "
                 f"AND ({SOURCE}, {SEQ}) IN ({_repeats_sql(dataset, base, asked)})"

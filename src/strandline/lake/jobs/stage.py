@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.config.lake_settings import CATALOG, NAMESPACE, LakeSettings
 from strandline.errors import HeldError, NotFoundError, StrandlineError, UnavailableError
 from strandline.lake.jobs import landing_history, load_input, segment_batches
+from strandline.lake.jobs.keep_highest import keep_highest
 from strandline.lake.jobs.landing_history import NUMBER, SETTLE_FAILED, SETTLED, VERSION
 from strandline.lake.jobs.stamp import stamped, without_known, without_repeats
 from strandline.lake.jobs.table_schema import (
@@ -136,6 +137,10 @@ class IcebergTables:
             self._spark.sql(
                 f"CALL {CATALOG}.system.cherrypick_snapshot(table => '{table}', snapshot_id => {snapshot:d})"
             ).collect()
+
+    def keep_highest(self, dataset: str, seq: int, flush: int) -> None:
+        with self._errors("keep the highest numbers of", dataset):
+            keep_highest(self._spark, self._lake, dataset, seq, flush)
 
     def burn(self, dataset: str, id: str) -> None:
         if self.look(dataset, id).published:

@@ -145,7 +145,7 @@ def create_statement(dataset: Dataset, table: str, format: int) -> str:
     return (
         f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(columns)}) USING iceberg "
         f"PARTITIONED BY ({', '.join(partitioning(dataset))}) "
-        f"TBLPROPERTIES ({_pairs({'format-version': str(format), **properties(dataset)})})"
+        f"TBLPROPERTIES ({property_pairs({'format-version': str(format), **properties(dataset)})})"
     )
 
 
@@ -155,7 +155,7 @@ def _column_sql(column: Column, *, is_required: bool) -> str:
     return f"{quoted(column.name)} {sql_type(column.type)}{null}{comment}"
 
 
-def _pairs(values: Mapping[str, str]) -> str:
+def property_pairs(values: Mapping[str, str]) -> str:
     return ", ".join(f"'{key}'='{value}'" for key, value in values.items())
 
 
@@ -240,7 +240,7 @@ def _column_growth(dataset: Dataset, table: str, shape: TableShape, column: Colu
 
 def _property_growth(dataset: Dataset, table: str, shape: TableShape) -> list[str]:
     lacking = {k: v for k, v in properties(dataset).items() if shape.properties.get(k) != v}
-    return [f"ALTER TABLE {table} SET TBLPROPERTIES ({_pairs(lacking)})"] if lacking else []
+    return [f"ALTER TABLE {table} SET TBLPROPERTIES ({property_pairs(lacking)})"] if lacking else []
 
 
 def ensure_table(spark: SparkSession, dataset: Dataset, *, format: int) -> None:

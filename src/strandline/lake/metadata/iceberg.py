@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import orjson
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CATALOG_TIMEOUT_S: Final = 30
+HIGHEST_SEQ: Final = "strandline.highest-seq"  # properties of a table: see lake/jobs/keep_highest.py
+HIGHEST_FLUSH: Final = "strandline.highest-flush"
 WAP_IDS: Final = ("wap.id", "published-wap-id")  # of a fast-forward pick, and of a pick that made a copy
 _POINTERS: Final = (
     "SELECT table_name, metadata_location FROM iceberg_tables "
@@ -102,6 +104,13 @@ class BoundsMissing(CorruptionError):
         self.dataset, self.file, self.column = dataset, file, column
 
 
+class KeptNumbers(NamedTuple):
+    """The highest seq of any strand and the highest flush number that a table keeps apart from its rows."""
+
+    seq: int = 0
+    flush: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class TableHistory:
     """What the metadata alone tells: which flush ids are part of the table now."""
@@ -110,6 +119,7 @@ class TableHistory:
     snapshot: int | None
     flush_ids: frozenset[str]
     newest_flush_id: str | None
+    kept: KeptNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,13 +397,24 @@ def table_marks(lake: LakeSettings, dataset: str) -> TableMarks:
         max_seqs[key] = max(max_seqs.get(key, 0), upper(file, seq))
         max_flush = max(max_flush, upper(file, flush))
     buckets = source.transform.num_buckets if isinstance(source.transform, BucketTransform) else 0
-    return TableMarks(_history(table), max_flush, max_seqs, buckets)
+    history = _history(table)
+    return TableMarks(history, max(max_flush, history.kept.flush), max_seqs, buckets)
 
 
 def _history(table: "Table") -> TableHistory:
     ids = [id for snapshot in _ancestry(table.metadata) if (id := _flush_id(snapshot))]
     current = table.metadata.current_snapshot_id
-    return TableHistory(table.metadata_location, current, frozenset(ids), ids[0] if ids else None)
+    newest = ids[0] if ids else None
+    return TableHistory(table.metadata_location, current, frozenset(ids), newest, _kept(table.properties))
+
+
+def kept_numbers(lake: LakeSettings, dataset: str) -> KeptNumbers:
+    """What the table keeps of its highest numbers; zeros if it keeps none."""
+    return _kept(load_table(lake, dataset).properties)
+
+
+def _kept(properties: Mapping[str, str]) -> KeptNumbers:
+    return KeptNumbers(int(properties.get(HIGHEST_SEQ, 0)), int(properties.get(HIGHEST_FLUSH, 0)))
 
 
 def _ancestry(metadata: "TableMetadata") -> "Iterator[Snapshot]":

@@ -68,6 +68,9 @@ class Tables(Protocol):
         """Make a staged snapshot visible. Iceberg refuses an id that is published already: whatever this
         raises, `look` tells what happened."""
 
+    def keep_highest(self, dataset: str, seq: int, flush: int) -> None:
+        """Have the table remember these numbers apart from its rows, if it knows none that are higher."""
+
     def burn(self, dataset: str, id: str) -> None:
         """Publish an empty commit under an id, of version BURNED, so that no staged copy of it can be
         published any more. Nothing happens if the id is published already."""
