@@ -615,6 +615,7 @@ class SqliteBackend(Handle):
             self._close_readers()
             try:
                 self._writer.pragma("journal_mode", "delete")
+                self._log = None  # deleted on purpose
             except apsw.Error as error:
                 raise self._unavailable(error) from error
 

@@ -13,12 +13,14 @@ import apsw
 
 from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError, UsageError
 from strandline.persist.backends.sqlite.file import (
+    FileIdentity,
     connect,
     damaged_file,
     has_log,
     has_moved,
     has_unfinished_commit,
     identity_of,
+    log_of,
     open_file,
     write_log_again,
 )
@@ -26,6 +28,11 @@ from strandline.persist.backends.sqlite.fork import watch_writing
 from strandline.persist.backends.sqlite.read import UNREADABLE, is_damage
 
 _LOOK_S: Final = 1.0
+_OPEN_AGAIN: Final = "open it again"
+_LOST_LOG: Final = (
+    "open it again; copy a store with `strandline persist backup`, and do not open its files with another"
+    " library in a process that has it open"
+)
 
 
 class Handle:
@@ -57,6 +64,9 @@ class Handle:
         self._idle: list[apsw.Connection] = []
         self._pid = os.getpid()
         self._poisoned: str | None = None
+        self._poison_hint = _OPEN_AGAIN
+        self._log_path = str(log_of(self._path))
+        self._log: FileIdentity | None = None  # of the log that the writer has open, once that is known
         self._is_closed = False
         self._looked_at = time.monotonic()
         try:
@@ -64,6 +74,8 @@ class Handle:
                 _let_go_of_log(self._writer)
             found = identity_of(self._path)
             self._identity = None if has_moved(self._writer) else found  # moved before we looked
+            if not read_only:
+                self._open_log()
         except BaseException:
             self._writer.close()
             raise
@@ -148,13 +160,31 @@ class Handle:
         """
         try:
             is_same = identity_of(self._path) == self._identity is not None
+            has_our_log = self._log is None or identity_of(self._log_path) == self._log
         except OSError as error:
             raise StoreUnavailable(
                 f"the store at {self._path.name} cannot be looked at: {error}", hint="check folder and rights"
             ) from error
         if not is_same:
             self._poisoned = "the file was replaced or removed under this store"
+        elif not has_our_log:
+            self._poisoned = "its log was replaced or removed, so what it commits from now on would be lost"
+            self._poison_hint = _LOST_LOG
+        if not (is_same and has_our_log):
             self._check_usable()
+
+    def _open_log(self) -> None:
+        """Have the writer open the log, and keep which file that is.
+
+        SQLite deletes a log when the last process closes the store, which it knows by locks on the file. A
+        process loses its locks when it closes any descriptor of that file, for example after a copy of it.
+        Another process then takes itself for the last one, and the writer here would go on in a deleted log.
+        """
+        try:
+            self._writer.pragma("user_version")  # a read: from here on the writer has the log open
+        except apsw.Error as error:
+            raise self._unavailable(error) from error
+        self._log = identity_of(self._log_path)
 
     def _write_old_log_again(self) -> None:
         """Before the first commit to a store that was left with a log, by a process that was killed: what its
@@ -210,8 +240,22 @@ class Handle:
         if self._is_inherited:
             return
         with self._writing:
+            if self._is_log_of_another():
+                self._leave_log()
             self._close_readers()
             self._writer.close()
+
+    def _is_log_of_another(self) -> bool:
+        try:
+            return self._log is not None and identity_of(self._log_path) not in (None, self._log)
+        except OSError:
+            return False  # a folder that cannot be looked into: SQLite cannot delete a file in it either
+
+    def _leave_log(self) -> None:
+        """The log under our name is another process's: the last connection here must not delete it."""
+        for connection in (self._writer, *self._idle):
+            with suppress(apsw.ConnectionClosedError):
+                connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _close_readers(self) -> None:
         with suppress(IndexError):  # none is left, or another thread took the last one
@@ -230,7 +274,7 @@ class Handle:
             raise UsageError("the store was opened by a parent process", hint="open it anew after a fork")
         if self._poisoned:
             raise StoreUnavailable(
-                f"the store cannot be used any more: {self._poisoned}", hint="open it again"
+                f"the store cannot be used any more: {self._poisoned}", hint=self._poison_hint
             )
 
 
