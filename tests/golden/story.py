@@ -485,7 +485,7 @@ def store_over_http() -> list[dict[str, Any]]:
         kv_put(b, "colour", "red")
         kv_cas(b, "colour", "green", "blue")
         list(read(b, "cart-1"))
-        b.last_seq("cart-1")
+        b.truncated_through("cart-1")
         b.close()
         with urllib3.PoolManager() as client:
             client.request("POST", f"{url}/v1/persist", body=b'{"op":"persist/none","args":[]}')

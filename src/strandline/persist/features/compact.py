@@ -7,8 +7,9 @@ from strandline.errors import SnapshotMismatch, UsageError
 from strandline.persist.backend import AtomicBackend, Backend
 from strandline.persist.core.lift import atomic
 from strandline.persist.event import ProjectionState, Storable
+from strandline.persist.features.gaps import head
 from strandline.persist.features.hold import hold_floor, truncate_unheld
-from strandline.persist.features.log import count, head
+from strandline.persist.features.log import count
 from strandline.persist.features.project import Step
 from strandline.persist.features.snapshot import checkpoint, kept_snapshot, snapshot_load, snapshots
 from strandline.persist.features.upcast import Upcasters

@@ -16,6 +16,7 @@ from strandline.errors import HistoryGap, LineageMismatch, NotFoundError, UsageE
 from strandline.persist.backend import AtomicBackend, Backend, Delete, Expectation, ExpectKey, Put, Write
 from strandline.persist.core.lift import atomic
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event
+from strandline.persist.features.gaps import refuse_gap
 from strandline.persist.features.hold import hold_delete, hold_put, lowering
 from strandline.persist.features.kv import kv_items
 from strandline.persist.features.log import PAGE
@@ -84,7 +85,7 @@ def poll(c: Consumer, *, limit: int = PAGE, timeout_s: float = 0) -> list[Any]:
     """What follows the cursor: events, or of `$global` pairs of position and event. Waits when there is
     nothing.
 
-    Raises HistoryGap if what follows was removed in spite of the hold.
+    Raises HistoryGap if what follows was removed in spite of the hold, EventCorrupt if it is missing.
     """
     store = atomic(c.backend)
     until = time.monotonic() + check_timeout(timeout_s)
@@ -175,10 +176,9 @@ def _page(b: AtomicBackend, c: Consumer, limit: int) -> list[Event]:
         return list(_run(page, c.seq + 1))
     mark = b.last_seq(c.stream)  # read after the page: what came in between is not missing
     if page or b.truncated_through(c.stream) > c.seq:
-        gone = page[0].seq - 1 if page else b.truncated_through(c.stream)
-        raise HistoryGap(c.stream, prior_seq=c.seq, truncated_through=gone)
+        refuse_gap(b, c.stream, page, c.seq, mark)
     if mark > c.seq and not list(b.read_range(c.stream, c.seq + 1, MAX_SEQ, limit=1)):
-        raise HistoryGap(c.stream, prior_seq=c.seq, truncated_through=mark)  # what is left is quarantined
+        refuse_gap(b, c.stream, [], c.seq, mark)
     return []
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from strandline.errors import HistoryGap, StrandlineError, UsageError
-from strandline.persist.backend import Append, AtomicBackend, Backend, StreamHead, Truncate
+from strandline.persist.backend import Append, AtomicBackend, Backend, Truncate
 from strandline.persist.core.lift import atomic
 from strandline.persist.event import Conflict, Event, Scalar, Storable
+from strandline.persist.features.gaps import follows_on, head, past_gap, refuse_gap, set_aside
 from strandline.persist.features.upcast import Upcasters, lift_event
-from strandline.persist.reserved import QUARANTINE, guard, reserved_prefix
+from strandline.persist.reserved import guard
 from strandline.persist.value import MAX_SEQ, check_at, check_limit, check_name
 
 PAGE: Final = 500
@@ -41,7 +42,7 @@ def count(b: Backend, stream: str) -> int:
     """How many events are stored: truncated ones, and those set aside by quarantine, are not."""
     store = atomic(b)
     _, mark, truncated = head(store, check_name("stream", stream))
-    return mark - truncated - len(_set_aside(store, stream, truncated))
+    return mark - truncated - len(set_aside(store, stream, truncated))
 
 
 def truncate_through(b: Backend, stream: str, n: int) -> None:
@@ -66,8 +67,9 @@ def events(
 ) -> Iterator[Event]:
     """The stored events, lazily and by pages. What is truncated before it starts is left out.
 
-    A truncation that overtakes it raises HistoryGap: it never skips. `type`, `start` and `end` are about
-    events as stored, `where` about events as upcast.
+    A truncation that overtakes it raises HistoryGap: it never skips. Without `type`, `start` and `end` an
+    event that is missing, or in another's place, raises EventCorrupt; what quarantine has set aside is left
+    out. Those three are about events as stored, `where` about events as upcast.
     """
     check_name("stream", stream)
     for what, seq in (("first", first), ("last", last)):
@@ -80,9 +82,11 @@ def events(
         check_name("type", type)
     most = MAX_SEQ if limit is None else check_limit(limit)
     size = PAGE if where is not None else min(PAGE, most)
-    pages = _pages(
-        atomic(b), stream, max(first, 1), MAX_SEQ if last is None else last, size, type, start, end
-    )
+    first, last = max(first, 1), MAX_SEQ if last is None else min(last, MAX_SEQ)
+    if type is start is end is None:
+        pages = _pages(atomic(b), stream, first, last, size)
+    else:
+        pages = _chosen_pages(atomic(b), stream, first, last, size, type, start, end)
     return _chosen(pages, where, upcasters, most)
 
 
@@ -104,7 +108,19 @@ def _chosen(
                     return
 
 
-def _pages(
+def _pages(b: AtomicBackend, stream: str, first: int, last: int, size: int) -> Iterator[list[Event]]:
+    has_begun = False
+    while first <= last:
+        page = list(b.read_range(stream, first, last, limit=size))
+        if not page or not follows_on(page, first):
+            page = past_gap(b, stream, page, first, last, has_begun=has_begun)
+        if not page:
+            return
+        yield page
+        first, has_begun = page[-1].seq + 1, True
+
+
+def _chosen_pages(
     b: AtomicBackend,
     stream: str,
     first: int,
@@ -131,28 +147,17 @@ def _pages(
 
 
 def contiguous_pages(b: AtomicBackend, stream: str, after: int, last: int) -> Iterator[list[Event]]:
-    """The events in (after, last] by pages, every one of them, or HistoryGap."""
+    """The events in (after, last] by pages, every one of them in order.
+
+    Raise HistoryGap if some were truncated or set aside, EventCorrupt if some are missing or in another's
+    place.
+    """
     while after < last:
         page = list(b.read_range(stream, after + 1, last, limit=PAGE))
-        if not page or page[0].seq != after + 1 or page[-1].seq != after + len(page):
-            raise HistoryGap(stream, prior_seq=after, truncated_through=_gap_end(page, after, last))
+        if not page or not follows_on(page, after + 1):
+            refuse_gap(b, stream, page, after, last)
         yield page
         after = page[-1].seq
-
-
-def _gap_end(page: list[Event], after: int, last: int) -> int:
-    """The last of the missing seqs: the one before the first event that does not follow on."""
-    for event in page:
-        if event.seq != after + 1:
-            return event.seq - 1
-        after = event.seq
-    return last
-
-
-def head(b: AtomicBackend, stream: str) -> StreamHead:
-    """The marks of one stream, in one request: nothing that starts with its name sorts before it."""
-    found = b.stream_scan(stream, after="", limit=1)
-    return found[0] if found and found[0].name == stream else StreamHead(stream, 0, 0)
 
 
 def only_event(outcome: list[Event] | Conflict) -> Event:
@@ -162,12 +167,3 @@ def only_event(outcome: list[Event] | Conflict) -> Event:
             f"a commit of one event gave {outcome!r:.200}", hint="this is a bug in the backend"
         )
     return outcome[0]
-
-
-def _set_aside(b: AtomicBackend, stream: str, truncated: int) -> list[int]:
-    """The quarantined seqs above the truncation point."""
-    prefix, found, after = reserved_prefix(QUARANTINE, stream), [], ""
-    while page := b.kv_scan(prefix, after=after, limit=PAGE):
-        found += [value["seq"] for _, value in page if value["seq"] > truncated]
-        after = page[-1][0]
-    return found

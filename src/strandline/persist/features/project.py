@@ -7,7 +7,8 @@ from strandline.errors import HistoryGap, SnapshotMismatch
 from strandline.persist.backend import AtomicBackend, Backend
 from strandline.persist.core.lift import atomic
 from strandline.persist.event import Event, ProjectionState, Storable
-from strandline.persist.features.log import contiguous_pages, events, head
+from strandline.persist.features.gaps import head
+from strandline.persist.features.log import contiguous_pages, events
 from strandline.persist.features.upcast import Upcasters, lift_event
 from strandline.persist.value import check_name
 

@@ -1,0 +1,190 @@
+"""Events that are missing or in another's place: readers of all events raise."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from strandline.persist import (
+    AtomicBackend,
+    EventCorrupt,
+    HistoryGap,
+    ProjectionState,
+    ack,
+    append,
+    checkpoint,
+    compact,
+    consumer,
+    events,
+    poll,
+    project,
+    project_resume,
+    quarantine,
+    read,
+    read_between,
+    read_by_type,
+    read_from,
+    read_where,
+    replay,
+    truncate_through,
+)
+from strandline.persist.backends.memory import MemoryBackend
+from strandline.persist.backends.postgres import PostgresBackend
+from strandline.persist.backends.sqlite import SqliteBackend
+from tests.persist.backends.sqlite.behind import edit, fill, mark_of, place
+
+PAGE_BYTES = 4096
+
+
+class Store(NamedTuple):
+    b: AtomicBackend
+    lose: Callable[[str, int], object]  # an event's row
+
+
+def added(value: int, event: Any) -> int:
+    return value + int(event.data)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "memory":
+        memory = MemoryBackend()
+        yield Store(memory, lambda stream, seq: memory._streams[stream].rows.pop(seq))
+    elif request.param == "sqlite":
+        with closing(SqliteBackend(tmp_path / "store.db")) as sqlite:
+            delete = "DELETE FROM events WHERE id = ?"
+            yield Store(sqlite, lambda stream, seq: edit(sqlite._path, delete, place(sqlite, stream, seq)))
+    else:
+        url, schema = request.getfixturevalue("postgres_url"), f"t{uuid4().hex[:16]}"
+        delete = f"""delete from "{schema}".event where seq = %s
+            and stream_id = (select id from "{schema}".stream where name = %s)"""
+        with (
+            psycopg.connect(url, autocommit=True) as beside,
+            closing(PostgresBackend(url, schema=schema)) as postgres,
+        ):
+            yield Store(postgres, lambda stream, seq: beside.execute(delete.encode(), (seq, stream)))
+            postgres.close()
+            beside.execute(f'drop schema "{schema}" cascade'.encode())
+
+
+@pytest.mark.parametrize("lost", [1, 4, 7])
+def test_a_reader_of_all_events_raises_for_one_that_is_missing(
+    store: Store, lost: int
+) -> None:  # P-LOG-4, P-LOG-13, P-PRJ-9
+    b = store.b
+    for n in range(1, 8):
+        append(b, "s", "t", n, n)
+    c = consumer(b, "mailer", "s")
+    store.lose("s", lost)
+
+    calls: dict[str, Callable[[], Any]] = {
+        "read": lambda: read(b, "s"),
+        "read_from": lambda: read_from(b, "s", lost),
+        "read_between": lambda: read_between(b, "s", 1, 7),
+        "one": lambda: read_between(b, "s", lost, lost),
+        "read_where": lambda: read_where(b, "s", lambda event: event.seq > 2),
+        "events": lambda: list(events(b, "s", limit=7)),
+        "project": lambda: project(b, "s", added, 0),
+        "allow_gap": lambda: project(b, "s", added, 0, allow_gap=True),
+        "replay": lambda: replay(b, "s", "total", added, 0),
+        "compact": lambda: compact(b, "s", "total", added, 0),
+        "poll": lambda: [ack(c, event.seq) for _ in range(3) for event in poll(c)],
+    }
+    for call in calls.values():
+        with pytest.raises(EventCorrupt, match=f"event {lost} of stream 's' is damaged: it is missing"):
+            call()
+    assert b.truncated_through("s") == 0, "nothing was compacted"
+    assert [event.seq for event in read_by_type(b, "s", "t")] == [n for n in range(1, 8) if n != lost]
+
+
+def test_what_was_truncated_or_set_aside_is_not_missing(store: Store) -> None:  # P-INT-3, P-LOG-13
+    b = store.b
+    for n in range(1, 10):
+        append(b, "s", "t", n, n)
+    truncate_through(b, "s", 2)
+    for seq in (4, 5, 9):
+        quarantine(b, "s", seq, 1)
+
+    assert [event.seq for event in read(b, "s")] == [3, 6, 7, 8]
+    assert [event.seq for event in read_from(b, "s", 5)] == [6, 7, 8]
+    assert [event.seq for event in read_between(b, "s", 4, 5)] == []
+    assert read_from(b, "s", 12) == []
+    assert read_between(b, "s", 7, 3) == []
+    assert read(b, "none") == []
+    with pytest.raises(HistoryGap) as gap:
+        project_resume(b, "s", added, ProjectionState(0, 2))
+    assert (gap.value.prior_seq, gap.value.truncated_through) == (2, 5)
+    quarantine(b, "s", 3, 1)
+    truncate_through(b, "s", 5)
+    assert [event.seq for event in read(b, "s")] == [6, 7, 8]
+    assert append(b, "s", "t", 10, 10).seq == 10
+    assert [event.seq for event in read(b, "s")] == [6, 7, 8, 10]
+
+
+def test_a_reader_that_a_truncation_overtakes_raises_history_gap(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:  # P-LOG-13
+    monkeypatch.setattr("strandline.persist.features.log.PAGE", 2)
+    b = store.b
+    for n in range(1, 10):
+        append(b, "s", "t", n, n)
+    reader = events(b, "s")
+    assert next(reader).seq == 1
+
+    truncate_through(b, "s", 9)
+
+    assert next(reader).seq == 2
+    with pytest.raises(HistoryGap) as gap:
+        next(reader)
+    assert (gap.value.prior_seq, gap.value.truncated_through) == (2, 9)
+
+
+@pytest.mark.parametrize("damage", ["swapped", "doubled"])
+def test_pages_in_each_others_place_are_never_folded(damage: str, tmp_path: Path) -> None:  # P-PRJ-1, P-PRJ-9
+    path = tmp_path / "store.db"
+    with closing(SqliteBackend(path)) as b:
+        fill(b, "s", 300, size=20)
+        checkpoint(b, "s", "before", lambda n, event: n + event.data["n"], 0)
+    one, other = leaves(path, "s", 300)[1:3]
+    misplace(path, one, other, damage)
+
+    with closing(SqliteBackend(path)) as b:
+        for call in (
+            lambda: read(b, "s"),
+            lambda: project(b, "s", lambda n, event: n + event.data["n"], 0),
+            lambda: compact(b, "s", "total", lambda n, event: n + event.data["n"], 0),
+        ):
+            with pytest.raises(EventCorrupt):
+                call()
+        assert b.truncated_through("s") == 0
+
+
+def leaves(path: Path, stream: str, n: int) -> list[int]:
+    """The numbers of the pages that hold the events of a stream, in order."""
+    content = path.read_bytes()
+    found = {content.index(mark_of(stream, seq)) // PAGE_BYTES: None for seq in range(1, n + 1)}
+    return list(found)
+
+
+def misplace(path: Path, one: int, other: int, damage: str) -> None:
+    """Write one page of the closed file over another, or let the two change places; checksums stay right."""
+    content = bytearray(path.read_bytes())
+    first, second = (slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES) for page in (one, other))
+    kept = content[first]
+    content[first] = content[second]
+    if damage == "swapped":
+        content[second] = kept
+    path.write_bytes(content)
+
+
+def test_an_event_above_the_mark_is_not_read(tmp_path: Path) -> None:  # P-LOG-4
+    with closing(SqliteBackend(tmp_path / "store.db")) as b:
+        fill(b, "s", 8)
+        edit(b._path, "UPDATE streams SET mark = 5 WHERE name = 's'")
+
+        with pytest.raises(EventCorrupt, match="above the mark of the stream, which is 5"):
+            read(b, "s")
