@@ -161,7 +161,7 @@ from strandline.persist.features.subscribe import (
     subscriber_count,
 )
 from strandline.persist.features.upcast import register_upcaster, upcast, upcast_data, upcasters
-from strandline.persist.features.upkeep import backup, quarantine, restore, stats, verify
+from strandline.persist.features.upkeep import backup, quarantine, repair, restore, stats, verify
 from strandline.persist.features.view import (
     View,
     view,
@@ -307,6 +307,7 @@ __all__ = [
     "redact",
     "refs_in",
     "register_upcaster",
+    "repair",
     "replay",
     "req_append",
     "req_kv_delete",

@@ -37,20 +37,12 @@ def open_store(target: "str | Path | Backend | None" = None, **options: Any) -> 
         if options:
             raise UsageError(f"options {sorted(options)} for a backend that is open", hint="leave them out")
         return cast("AtomicBackend", target)
-    scheme, separator, rest = target.partition(":")
-    if not separator or "/" in scheme or len(scheme) == 1:
-        return _open_sqlite(_not_empty(target), options)
+    if (path := sqlite_path(target)) is not None:
+        return _open_sqlite(path, options)
+    scheme = target.partition(":")[0]
     match scheme:
         case "memory":
             return _opened(MemoryBackend, options)
-        case "sqlite":
-            if not rest.startswith("///") or len(rest) == 3:
-                raise UsageError(
-                    f"store {target!r} names no file", hint="sqlite:///relative or sqlite:////absolute"
-                )
-            from urllib.parse import unquote
-
-            return _open_sqlite(unquote(rest[3:]), options)
         case "postgresql" | "postgres":
             from strandline.persist.backends.postgres import PostgresBackend
 
@@ -60,6 +52,20 @@ def open_store(target: "str | Path | Backend | None" = None, **options: Any) -> 
 
             return _opened(RemoteBackend, options, target)
     raise UsageError(f"store {target!r} has the unknown scheme {scheme!r}", hint=f"one of {_SCHEMES}")
+
+
+def sqlite_path(target: str) -> str | None:
+    """The file of a SQLite store that is named by URL or path; None if it is a store of another kind."""
+    scheme, separator, rest = target.partition(":")
+    if not separator or "/" in scheme or len(scheme) == 1:
+        return _not_empty(target)
+    if scheme != "sqlite":
+        return None
+    if not rest.startswith("///") or len(rest) == 3:
+        raise UsageError(f"store {target!r} names no file", hint="sqlite:///relative or sqlite:////absolute")
+    from urllib.parse import unquote
+
+    return unquote(rest[3:])
 
 
 def durable_backend(

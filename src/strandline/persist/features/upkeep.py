@@ -29,6 +29,28 @@ def verify(b: Backend) -> list[Damage]:
     return b.verify()
 
 
+def verify_file(path: "str | Path") -> list[Damage]:
+    """Verify a SQLite store that does not open any more: it is read without the check of its pages."""
+    from pathlib import Path
+
+    from strandline.persist.backends.sqlite.repair import damage_of
+
+    return damage_of(Path(path))
+
+
+def repair(path: "str | Path") -> int:
+    """Give all pages of a SQLite store the right checksums, if another SQLite program has written to it.
+
+    Return how many did not have them. All rows must be sound, or it raises CorruptionError and changes
+    nothing. The store may be in use. It needs as much room on the disk as the store takes.
+    """
+    from pathlib import Path
+
+    from strandline.persist.backends.sqlite.repair import repair as repair_file
+
+    return repair_file(Path(path))
+
+
 def quarantine(b: Backend, stream: str, seq: int, at: Scalar) -> None:
     """Set one damaged event aside: reads go past it, folds over it raise HistoryGap, verify goes on naming
     it."""

@@ -52,6 +52,9 @@ persist = Group(
         "redact": Subcommand(
             "strandline.cli.verbs.persist.upkeep:redact_", "Blank one value in a stored event."
         ),
+        "repair": Subcommand(
+            "strandline.cli.verbs.persist.repair:repair_", "Add checksums that another SQLite left out."
+        ),
         "restore": Subcommand(
             "strandline.cli.verbs.persist.upkeep:restore_", "Fill an empty store from a backup."
         ),

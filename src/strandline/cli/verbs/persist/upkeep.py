@@ -15,7 +15,8 @@ from strandline.persist.backend import AtomicBackend, Backend, Damage, Portable,
 from strandline.persist.core.commit import redacted
 from strandline.persist.features.erasure import erase_stream, redact
 from strandline.persist.features.log import count
-from strandline.persist.features.upkeep import backup, quarantine, restore, stats, verify
+from strandline.persist.features.upkeep import backup, quarantine, restore, stats, verify, verify_file
+from strandline.persist.opening import sqlite_path
 from strandline.persist.reserved import guard
 from strandline.persist.value import check_name, check_seq
 
@@ -56,12 +57,17 @@ def verify_(target: Target, as_json: bool, sets_aside: bool, dry_run: bool, yes:
 
     For example: strandline persist verify --store events.db
     """
-    with target.opened() as b:
-        with progress("verifying"):
-            found = verify(b)
-        damaged = [damage for damage in found if damage.what != "quarantined"]
-        events = [damage for damage in damaged if damage.what == "event"]
-        aside = _set_aside(b, events, dry_run, yes) if sets_aside and events else 0
+    try:
+        with target.opened() as b:
+            with progress("verifying"):
+                found = verify(b)
+            events = [damage for damage in found if damage.what == "event"]
+            aside = _set_aside(b, events, dry_run, yes) if sets_aside and events else 0
+    except CorruptionError:
+        found, aside = _verified_closed(target), 0
+        if not found:
+            raise
+    damaged = [damage for damage in found if damage.what != "quarantined"]
     if as_json:
         print_json(
             {
@@ -78,6 +84,15 @@ def verify_(target: Target, as_json: bool, sets_aside: bool, dry_run: bool, yes:
         if sets_aside:
             click.echo(f"{aside} {'would be ' if dry_run else ''}set aside", err=True)
     return 1 if damaged else 0
+
+
+def _verified_closed(target: Target) -> list[Damage]:
+    """What is damaged in a store that does not open; nothing is known of one that is not in SQLite."""
+    path = sqlite_path(target.url)
+    if path is None:
+        return []
+    with progress("verifying"):
+        return verify_file(path)
 
 
 def _set_aside(b: AtomicBackend, damaged: list[Damage], dry_run: bool, yes: bool) -> int:

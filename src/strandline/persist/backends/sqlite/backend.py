@@ -38,6 +38,7 @@ from strandline.persist.backend import (
 )
 from strandline.persist.backends.sqlite.file import damaged_file
 from strandline.persist.backends.sqlite.handle import Handle
+from strandline.persist.backends.sqlite.pages import has_unchecked
 from strandline.persist.backends.sqlite.read import (
     DAMAGED_PAGE,
     RUNS,
@@ -538,6 +539,8 @@ class SqliteBackend(Handle):
                 ]
             except apsw.Error as error:
                 faults = [str(error)]
+        if has_unchecked(self._path):
+            faults.append("another SQLite program has written pages: `strandline persist repair` mends them")
         return [Damage("file", self._path.name, 0, fault) for fault in faults]
 
     def quarantine(self, stream: str, seq: int, at: Scalar) -> None:

@@ -23,6 +23,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.persist.backends.sqlite.fork import settle, watch
+from strandline.persist.backends.sqlite.pages import has_unchecked
 from strandline.persist.backends.sqlite.read import is_damage
 
 APPLICATION_ID: Final = 0x5374_726E  # "Strn", by which `file` and we know a store
@@ -116,14 +117,25 @@ def _refusal(path: Path, error: Exception) -> StrandlineError:
 
 def damaged_file(path: Path, error: Exception) -> CorruptionError:
     """Where it is not known which event or key the damage is about."""
+    if has_unchecked(path):
+        return CorruptionError(
+            f"another SQLite program has written pages of the store at {path.name} without checksums",
+            hint="run `strandline persist repair`, and look into a store with `sqlite3 -readonly` only",
+        )
     return CorruptionError(
         f"a page of the store at {path.name} is damaged ({error})",
-        hint="`strandline persist verify` lists all damage",
+        hint="`strandline persist verify` lists all damage, and says whether `repair` mends it",
     )
 
 
 def connect(
-    path: Path, *, synchronous: str, busy_timeout_s: float, read_only: bool = False, create: bool = False
+    path: Path,
+    *,
+    synchronous: str,
+    busy_timeout_s: float,
+    read_only: bool = False,
+    create: bool = False,
+    has_page_check: bool = True,
 ) -> apsw.Connection:
     """One more connection to a store that is there, or with `create` to one that is about to be made."""
     _load_checksums()
@@ -132,6 +144,8 @@ def connect(
         flags |= apsw.SQLITE_OPEN_CREATE
     connection = watch(apsw.Connection(str(path), flags=flags, vfs=_VFS, statementcachesize=200))
     try:
+        if not has_page_check:
+            connection.pragma("checksum_verification", "off")  # before anything reads the first page
         # Whoever is the last to close a store leaves its log, unless a handle says otherwise (decision 17).
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         timeout_ms = min(int(busy_timeout_s * 1000), _MOST_MS)
