@@ -89,8 +89,7 @@ def replay(
     upcasters: Upcasters | None = None,
 ) -> ProjectionState:
     """Fold the events after the snapshot onto it; writes nothing."""
-    prior = _prior(kept_snapshot(b, name), stream, name, seed, fold_version(version, upcasters))
-    return project_resume(b, stream, step, prior, upcasters=upcasters)
+    return _replayed(b, stream, name, step, seed, fold_version(version, upcasters), upcasters)[2]
 
 
 def checkpoint(
@@ -126,15 +125,41 @@ def refreshed(
     """
     store, fold = atomic(b), fold_version(version, upcasters)
     while True:
-        kept = kept_snapshot(b, name)
-        prior = _prior(kept, stream, name, seed, fold)
-        state = project_resume(b, stream, step, prior, upcasters=upcasters)
+        kept, prior, state = _replayed(b, stream, name, step, seed, fold, upcasters)
         is_new = kept is None or kept["stream"] is None
         if state.seq == prior.seq and not (is_new and keep_empty):
             return state
         save = SaveSnapshot(name, state, stream=stream, version=fold)
         if not isinstance(store.commit(*_save_writes(store, save, kept)), Conflict):
             return state
+
+
+def _replayed(
+    b: Backend,
+    stream: str,
+    name: str,
+    step: Step,
+    seed: Storable,
+    version: str | None,
+    upcasters: Upcasters | None,
+) -> tuple[dict[str, Any] | None, ProjectionState, ProjectionState]:
+    """What is kept, the state to start from, and the state with the events after it.
+
+    If another process compacts between the look at the snapshot and the fold, the events are gone and the
+    snapshot has moved. Then it starts again from there; if the snapshot has not moved, HistoryGap is true.
+    """
+    kept = kept_snapshot(b, name)
+    while True:
+        prior = _prior(kept, stream, name, seed, version)
+        try:
+            return kept, prior, project_resume(b, stream, step, prior, upcasters=upcasters)
+        except HistoryGap as gap:
+            if gap.stream != stream:
+                raise  # the step's own
+            moved = kept_snapshot(b, name)
+            if moved is None or moved["state"].seq <= prior.seq:
+                raise
+            kept = moved
 
 
 def fold_version(version: str | None, upcasters: Upcasters | None) -> str | None:
