@@ -1,6 +1,7 @@
 """Time queries of the SQLite store against the reference."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.persist import (
+    Append,
+    Put,
     append_batch,
     events,
+    kv_items,
     mem_backend,
+    streams,
     truncate_through,
 )
 from strandline.persist.backends.sqlite import SqliteBackend
@@ -114,3 +119,42 @@ def test_many_matches_and_sparse_windows_are_found_in_order(pair: Pair) -> None:
             [event.seq for event in events(b, stream, **window)] for b in (pair.sqlite, pair.memory)
         )
         assert found == expected, f"{window}"
+
+
+NAMES = 3000
+
+
+def steps_of(b: SqliteBackend, read: Callable[[], object]) -> int:
+    """How many steps of its machine SQLite takes for a read, in tens."""
+    taken = 0
+
+    def count() -> bool:
+        nonlocal taken
+        taken += 1
+        return False
+
+    with b._reader() as connection:
+        connection.set_progress_handler(count, 10)
+    read()
+    with b._reader() as connection:
+        connection.set_progress_handler(None)
+    return taken
+
+
+@pytest.mark.parametrize("what", ["keys", "streams"])
+def test_the_last_page_of_names_takes_no_more_steps_than_the_first(
+    what: str, tmp_path: Path
+) -> None:  # P-BKD-7, P-BKD-8
+    names = [f"n/{number:05}" for number in range(NAMES)]
+    with closing(SqliteBackend(tmp_path / "s.db")) as b:
+        b.commit([], [Put(name, 1) if what == "keys" else Append(name, "t", 1, 1) for name in names])
+        scan = b.kv_scan if what == "keys" else b.stream_scan
+
+        first = steps_of(b, lambda: scan("n/", after="", limit=10))
+        last = steps_of(b, lambda: scan("n/", after=names[-11], limit=10))
+
+        assert [found[0] for found in scan("n/", after=names[-11], limit=10)] == names[-10:]
+        assert [found[0] for found in scan("n/02", after="n/01500", limit=2)] == ["n/02000", "n/02001"]
+        assert last <= first + 2
+        found = [key for key, _ in kv_items(b, prefix="n/")] if what == "keys" else streams(b)
+        assert found == names

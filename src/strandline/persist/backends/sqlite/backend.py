@@ -50,6 +50,7 @@ from strandline.persist.backends.sqlite.read import (
     located_globally,
     located_key,
     located_pointer,
+    names_from,
     page_rows,
     time_bounds,
     trimmed,
@@ -395,11 +396,11 @@ class SqliteBackend(Handle):
             return [name for (name,) in connection.execute("SELECT name FROM streams ORDER BY name")]
 
     def stream_scan(self, prefix: str, *, after: str, limit: int) -> list[StreamHead]:
+        beyond, bound = names_from(prefix, after)
         with self._reader() as connection:
             rows: list[Any] = connection.execute(
-                "SELECT name, mark, truncated FROM streams"
-                " WHERE name >= ? AND name > ? ORDER BY name LIMIT ?",
-                (prefix, after, min(check_limit(limit), PAGE_ROWS)),
+                f"SELECT name, mark, truncated FROM streams WHERE {beyond} ORDER BY name LIMIT ?",
+                (bound, min(check_limit(limit), PAGE_ROWS)),
             ).fetchall()
         return [StreamHead(*row) for row in rows if row[0].startswith(prefix)]
 
@@ -426,10 +427,10 @@ class SqliteBackend(Handle):
         most = min(check_limit(limit), PAGE_ROWS)
         found: list[tuple[str, Storable]] = []
         size = 0
+        beyond, bound = names_from(prefix, after)
         with self._reader(lambda: self._damaged_key(prefix, found[-1][0] if found else after)) as connection:
             rows = connection.execute(
-                "SELECT name, value FROM keys WHERE name >= ? AND name > ? ORDER BY name LIMIT ?",
-                (prefix, after, most),
+                f"SELECT name, value FROM keys WHERE {beyond} ORDER BY name LIMIT ?", (bound, most)
             )
             for name, text in rows:
                 size += len(text)

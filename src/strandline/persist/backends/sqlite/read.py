@@ -38,6 +38,15 @@ def trimmed(connection: apsw.Connection) -> int:
     return row[0] if row else 0
 
 
+def names_from(prefix: str, after: str) -> tuple[str, str]:
+    """A condition, and what it binds, for a walk over names that start with `prefix` and come after `after`.
+
+    It is one bound, the higher of the two: with both, SQLite seeks by one, and may walk from it to the other
+    with every page.
+    """
+    return ("name > ?", after) if after >= prefix else ("name >= ?", prefix)
+
+
 def is_damage(error: Exception) -> bool:
     """Whether SQLite, or who decodes what it read, met bytes that are not what was written."""
     found = getattr(error, "extendedresult", 0)
@@ -215,9 +224,10 @@ def located_key(connection: apsw.Connection, prefix: str, after: str) -> Corrupt
     """The first key that cannot be read. Its name is read with the page check off, so nothing else may be
     read through this connection any more."""
     connection.pragma("checksum_verification", "off")
-    query = "SELECT name FROM keys WHERE name >= ? AND name > ? ORDER BY name LIMIT 1"
+    beyond, bound = names_from(prefix, after)
+    query = f"SELECT name FROM keys WHERE {beyond} ORDER BY name LIMIT 1"
     try:
-        found = connection.execute(query, (prefix, after)).fetchone()
+        found = connection.execute(query, (bound,)).fetchone()
     except (apsw.Error, UnicodeDecodeError):
         found = None
     if found is None:
