@@ -1,7 +1,8 @@
 """Events that are missing or in another's place: readers of all events raise."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -16,18 +17,26 @@ from strandline.persist import (
     ProjectionState,
     ack,
     append,
+    append_batch,
     checkpoint,
     compact,
     consumer,
     events,
+    gappend,
+    global_events,
+    global_log,
+    global_pos,
+    global_trim,
     poll,
     project,
+    project_global,
     project_resume,
     quarantine,
     read,
     read_between,
     read_by_type,
     read_from,
+    read_global,
     read_where,
     replay,
     truncate_through,
@@ -35,6 +44,7 @@ from strandline.persist import (
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.backends.postgres import PostgresBackend
 from strandline.persist.backends.sqlite import SqliteBackend
+from strandline.persist.reserved import GLOBAL
 from tests.persist.backends.sqlite.behind import edit, fill, mark_of, place
 
 PAGE_BYTES = 4096
@@ -43,6 +53,7 @@ PAGE_BYTES = 4096
 class Store(NamedTuple):
     b: AtomicBackend
     lose: Callable[[str, int], object]  # an event's row
+    lose_position: Callable[[int], object]  # a pointer's row
 
 
 def added(value: int, event: Any) -> int:
@@ -53,11 +64,20 @@ def added(value: int, event: Any) -> int:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "memory":
         memory = MemoryBackend()
-        yield Store(memory, lambda stream, seq: memory._streams[stream].rows.pop(seq))
+
+        def pop(stream: str, seq: int) -> object:
+            return memory._streams[stream].rows.pop(seq)
+
+        yield Store(memory, pop, partial(pop, GLOBAL))
     elif request.param == "sqlite":
         with closing(SqliteBackend(tmp_path / "store.db")) as sqlite:
             delete = "DELETE FROM events WHERE id = ?"
-            yield Store(sqlite, lambda stream, seq: edit(sqlite._path, delete, place(sqlite, stream, seq)))
+            lost = "DELETE FROM pointers WHERE position = ?"
+            yield Store(
+                sqlite,
+                lambda stream, seq: edit(sqlite._path, delete, place(sqlite, stream, seq)),
+                lambda position: edit(sqlite._path, lost, position),
+            )
     else:
         url, schema = request.getfixturevalue("postgres_url"), f"t{uuid4().hex[:16]}"
         delete = f"""delete from "{schema}".event where seq = %s
@@ -66,7 +86,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
             psycopg.connect(url, autocommit=True) as beside,
             closing(PostgresBackend(url, schema=schema)) as postgres,
         ):
-            yield Store(postgres, lambda stream, seq: beside.execute(delete.encode(), (seq, stream)))
+            lost = f'delete from "{schema}".pointer where position = %s'
+            yield Store(
+                postgres,
+                lambda stream, seq: beside.execute(delete.encode(), (seq, stream)),
+                lambda position: beside.execute(lost.encode(), (position,)),
+            )
             postgres.close()
             beside.execute(f'drop schema "{schema}" cascade'.encode())
 
@@ -188,3 +213,62 @@ def test_an_event_above_the_mark_is_not_read(tmp_path: Path) -> None:  # P-LOG-4
 
         with pytest.raises(EventCorrupt, match="above the mark of the stream, which is 5"):
             read(b, "s")
+
+
+@pytest.mark.parametrize("lost", [1, 4, 7])
+def test_the_global_order_raises_for_a_position_that_is_missing(
+    store: Store, lost: int
+) -> None:  # P-GLB-4, P-GLB-5, P-GLB-9
+    b = store.b
+    for n in range(1, 8):
+        gappend(b, f"g{n % 2}", "t", n, n)
+    assert global_pos(b) == 7
+    c = consumer(b, "mailer", GLOBAL)
+    store.lose_position(lost)
+
+    calls: dict[str, Callable[[], Any]] = {
+        "read_global": lambda: read_global(b),
+        "global_events": lambda: list(global_events(b, first=lost)),
+        "global_log": lambda: global_log(b),
+        "project_global": lambda: project_global(b, added, 0),
+        "skip_compacted": lambda: project_global(b, added, 0, skip_compacted=True),
+        "poll": lambda: [ack(c, position) for _ in range(3) for position, _ in poll(c)],
+    }
+    for call in calls.values():
+        with pytest.raises(EventCorrupt, match=f"event {lost} of stream '.global' is damaged: it is missing"):
+            call()
+
+
+def test_a_position_that_was_trimmed_is_not_missing(store: Store) -> None:  # P-GLB-11
+    b = store.b
+    for n in range(1, 8):
+        gappend(b, f"g{n % 2}", "t", n, n)
+    c = consumer(b, "mailer", GLOBAL, start=3)
+    global_trim(b, 3)
+
+    assert [position for position, _ in global_events(b, first=4)] == [4, 5, 6, 7]
+    assert [position for position, _ in poll(c)] == [4, 5, 6, 7]
+    assert list(global_events(b, first=8)) == list(global_events(b, first=100)) == []
+    with pytest.raises(HistoryGap) as gap:
+        read_global(b)
+    assert (gap.value.prior_seq, gap.value.truncated_through) == (0, 3)
+    ack(c, 7)
+    global_trim(b, 7)
+    with pytest.raises(HistoryGap):
+        list(global_events(b, first=7))
+    assert list(global_events(b, first=8)) == []
+
+
+@pytest.mark.parametrize("first", range(1, 13))
+def test_a_run_that_is_lost_between_others_is_missing(first: int, tmp_path: Path) -> None:  # P-GLB-9
+    with closing(SqliteBackend(tmp_path / "store.db")) as b:
+        for stream in "abcd":
+            append_batch(b, stream, [("t", 1, n) for n in range(3)], globally=True)
+        before = list(b.global_range(first, limit=2))
+        assert [position for position, _ in before] == list(range(first, min(first + 2, 13)))
+        edit(b._path, "DELETE FROM pointers WHERE position = 6")
+
+        with pytest.raises(EventCorrupt) if first <= 6 else nullcontext():
+            assert len(list(global_events(b, first=first))) == 13 - first
+        with pytest.raises(EventCorrupt) if first <= 6 else nullcontext():
+            assert len(list(b.read_range(GLOBAL, first, 12, limit=100))) == 13 - first

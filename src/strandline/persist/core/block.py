@@ -16,7 +16,9 @@ from strandline.persist.reserved import GLOBAL
 from strandline.persist.value import encode
 
 MAX_RUN: Final = 2**16
-_RUN: Final = 2**40 - 87  # above all else that a sum adds up, and odd: one flipped bit makes no other length
+# What each pointer of a run but the last adds to its sum. It is more than all the rest, so that a division
+# gives how many they are, and odd, so that one flipped bit makes no other length.
+RUN_STEP: Final = 2**40 - 87
 
 
 @dataclass(slots=True)
@@ -96,13 +98,13 @@ def pointer_sum(position: int, stream: str, seq: int, at: Scalar) -> int:
 
 def run_sum(position: int, stream: str, seq: int, at: Scalar, count: int) -> int:
     """The checksum of a run of pointers: that of its last one, and how many they are."""
-    return pointer_sum(position, stream, seq, at) + (count - 1) * _RUN
+    return pointer_sum(position, stream, seq, at) + (count - 1) * RUN_STEP
 
 
 def run_length(sum_: int, last_sum: int) -> int:
     """How many pointers a run says that it has, from its checksum and that of its last one; 0 if it is
     damaged."""
-    more, rest = divmod(sum_ - last_sum, _RUN)
+    more, rest = divmod(sum_ - last_sum, RUN_STEP)
     return 0 if rest or not 0 <= more < MAX_RUN else more + 1
 
 

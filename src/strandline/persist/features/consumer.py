@@ -16,7 +16,7 @@ from strandline.errors import HistoryGap, LineageMismatch, NotFoundError, UsageE
 from strandline.persist.backend import AtomicBackend, Backend, Delete, Expectation, ExpectKey, Put, Write
 from strandline.persist.core.lift import atomic
 from strandline.persist.event import ABSENT, Compacted, Conflict, Event
-from strandline.persist.features.gaps import refuse_gap
+from strandline.persist.features.gaps import global_page, refuse_gap
 from strandline.persist.features.hold import hold_delete, hold_put, lowering
 from strandline.persist.features.kv import kv_items
 from strandline.persist.features.log import PAGE
@@ -192,20 +192,15 @@ def _run(page: list[Event], seq: int) -> Iterator[Event]:
 
 
 def _global_page(b: AtomicBackend, c: Consumer, limit: int) -> list[tuple[int, Event]]:
-    page = list(b.global_range(c.seq + 1, limit=limit))
-    if page and page[0][0] == c.seq + 1:
-        found: list[tuple[int, Event]] = []
-        for position, event in page:
-            if isinstance(event, Compacted):
-                break
-            found.append((position, event))
-        if found:
-            return found
-        raise HistoryGap(page[0][1].stream, prior_seq=page[0][1].seq - 1, truncated_through=page[0][1].seq)
-    trimmed = b.truncated_through(GLOBAL)
-    if trimmed > c.seq:
-        raise HistoryGap(GLOBAL, prior_seq=c.seq, truncated_through=trimmed)
-    return []
+    """The events up to the first one that is gone."""
+    found: list[tuple[int, Event]] = []
+    for position, event in global_page(b, c.seq + 1, limit):
+        if isinstance(event, Compacted):
+            if not found:
+                raise HistoryGap(event.stream, prior_seq=event.seq - 1, truncated_through=event.seq)
+            break
+        found.append((position, event))
+    return found
 
 
 def _check_lineage(b: AtomicBackend, c: Consumer) -> None:

@@ -9,8 +9,8 @@ from typing import Final, NoReturn
 
 from strandline.errors import EventCorrupt, HistoryGap
 from strandline.persist.backend import AtomicBackend, StreamHead
-from strandline.persist.event import Event
-from strandline.persist.reserved import QUARANTINE, reserved_prefix
+from strandline.persist.event import Compacted, Event
+from strandline.persist.reserved import GLOBAL, QUARANTINE, reserved_prefix
 
 _PAGE: Final = 500
 
@@ -90,6 +90,29 @@ def refuse_gap(b: AtomicBackend, stream: str, page: Sequence[Event], after: int,
     if first not in set_aside(b, stream, truncated):
         raise _damaged(stream, first, until)
     raise HistoryGap(stream, prior_seq=after, truncated_through=until - 1)
+
+
+def global_page(b: AtomicBackend, first: int, limit: int) -> list[tuple[int, Event | Compacted]]:
+    """The positions of the global order from `first` on, every one of them in order; empty at its end.
+
+    Raise HistoryGap if they were trimmed, EventCorrupt if one is missing or in another's place.
+    """
+    page = list(b.global_range(first, limit=limit))
+    if not page and b.last_seq(GLOBAL) >= first:
+        page = list(b.global_range(first, limit=limit))  # what was appended in between
+    elif not page:
+        return []
+    positions = [position for position, _ in page]
+    if positions and positions == list(range(first, first + len(page))):
+        return page
+    trimmed = b.truncated_through(GLOBAL)
+    if trimmed >= first:
+        raise HistoryGap(GLOBAL, prior_seq=first - 1, truncated_through=trimmed)
+    for position in positions:
+        if position != first:
+            raise _damaged(GLOBAL, first, position)
+        first += 1
+    raise _damaged(GLOBAL, first, first + 1)
 
 
 def _damaged(stream: str, seq: int, found: int) -> EventCorrupt:

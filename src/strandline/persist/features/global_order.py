@@ -8,6 +8,7 @@ from strandline.errors import HistoryGap
 from strandline.persist.backend import Backend
 from strandline.persist.core.lift import atomic
 from strandline.persist.event import Compacted, Event, Scalar, Storable
+from strandline.persist.features.gaps import global_page
 from strandline.persist.features.hold import truncate_unheld
 from strandline.persist.features.log import PAGE, append, events
 from strandline.persist.features.upcast import Upcasters, lift_event
@@ -47,16 +48,15 @@ def resolve_ref(b: Backend, pointer: Event) -> Event | Compacted:
 def global_events(
     b: Backend, *, first: int = 1, upcasters: Upcasters | None = None
 ) -> Iterator[tuple[int, Event | Compacted]]:
-    """Positions with their events, lazily and by pages; HistoryGap if they are trimmed, before it starts or
-    under it."""
+    """Positions with their events, lazily and by pages.
+
+    HistoryGap if they are trimmed, before it starts or under it, EventCorrupt if a position is missing.
+    """
     store, position = atomic(b), max(first, 1)
-    while position <= MAX_SEQ and (page := list(store.global_range(position, limit=PAGE))):
-        if page[0][0] != position:
-            raise HistoryGap(GLOBAL, prior_seq=position - 1, truncated_through=page[0][0] - 1)
+    while position <= MAX_SEQ and (page := global_page(store, position, PAGE)):
         for place, event in page:
             yield place, lift_event(upcasters, event) if upcasters and isinstance(event, Event) else event
         position = page[-1][0] + 1
-    _refuse_trimmed(b, position)
 
 
 def read_global(b: Backend, *, upcasters: Upcasters | None = None) -> list[Event | Compacted]:

@@ -44,6 +44,7 @@ from strandline.persist.backends.sqlite.read import (
     RUNS,
     UNDECODABLE,
     UNREADABLE,
+    check_run,
     global_rows,
     is_damage,
     located,
@@ -359,13 +360,15 @@ class SqliteBackend(Handle):
         with self._reader(lambda: located_pointer(connection, first)) as connection:
             first = max(first, trimmed(connection) + 1)
             runs: list[Any] = connection.execute(
-                f"SELECT position, before, s.name, event & {SEQ_MASK}, at FROM ({RUNS})"
+                f"SELECT position, before, s.name, event & {SEQ_MASK}, at, length FROM ({RUNS})"
                 f" CROSS JOIN streams s ON s.id = event >> {SEQ_BITS} WHERE {within} LIMIT ?",
                 (first, most if start is end is None else -1, *bindings, most),
             ).fetchall()
+        for position, before, *_, length in runs:
+            check_run(position, before, length, first)
         pointers = (
-            Event(GLOBAL, place, "pointer", at, {"stream": name, "seq": seq - position + place})
-            for position, before, name, seq, at in runs
+            make_event(GLOBAL, place, "pointer", at, {"stream": name, "seq": seq - position + place})
+            for position, before, name, seq, at, _ in runs
             for place in range(before + 1, min(position, last) + 1)
         )
         return iter(list(islice(pointers, most)))

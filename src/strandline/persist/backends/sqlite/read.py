@@ -9,6 +9,7 @@ import orjson
 
 from strandline.errors import CorruptionError, EventCorrupt
 from strandline.persist.backends.sqlite.transaction import SEQ_BITS, SEQ_MASK
+from strandline.persist.core.block import RUN_STEP
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import GLOBAL
 
@@ -21,12 +22,15 @@ UNREADABLE: Final = (apsw.Error, *UNDECODABLE)
 # Rows that cannot stand beside each other are none that were written so: our own names are looked up first.
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, *UNDECODABLE)
 _ON_THE_WAY: Final = "a page on the way to it does not match its checksum"
+_OVERLAP: Final = "two runs of pointers name it"
 _LOOKED_AT: Final = 1000
 
 _COLUMNS: Final = "SELECT id, type, at, data FROM events"
-# The runs of the global order from position ?1 on, at most ?2, each with the position before its first.
+# The runs of the global order from position ?1 on, at most ?2, each with the position before its first and
+# with the length that its sum says: see core/block.py.
 RUNS: Final = (
-    "SELECT position, event, at, sum, coalesce((SELECT max(q.position) FROM pointers q"
+    f"SELECT position, event, at, (sum - position - 3 * (event & {SEQ_MASK})) / {RUN_STEP} + 1 AS length,"
+    " coalesce((SELECT max(q.position) FROM pointers q"
     " WHERE q.position < p.position AND q.position >= ?1), ?1 - 1) AS before"
     " FROM pointers p WHERE position >= ?1 ORDER BY position LIMIT ?2"
 )
@@ -79,34 +83,48 @@ def page_rows(
     return _rows_in_time(connection, stream, visible, bounds, limit, start, end)
 
 
+def check_run(position: int, before: int, length: int, first: int) -> None:
+    """Raise EventCorrupt if a run does not begin where the one before it ends: a row between them is lost.
+
+    The run that has the position `first` may begin before it.
+    """
+    if length == position - before or (before == first - 1 and length > position - before):
+        return
+    raise EventCorrupt(GLOBAL, before + 1, "it is missing" if length < position - before else _OVERLAP)
+
+
 def global_rows(
     connection: apsw.Connection, first: int, limit: int
 ) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
     """(position, stream, seq, type, at, data) of one page of the global order; of an event that is gone the
     last three are None."""
     first = max(first, trimmed(connection) + 1)
-    return islice(_filled(_runs_with_events(connection, first, limit), limit), limit)
+    return islice(_filled(_runs_with_events(connection, first, limit), first, limit), limit)
 
 
 def _runs_with_events(connection: apsw.Connection, first: int, limit: int) -> Iterable[tuple[Any, ...]]:
     """Each run with each of its events that is there, or with none."""
     return connection.execute(
-        f"SELECT position, before, event & {SEQ_MASK}, s.name, e.id & {SEQ_MASK}, e.type, e.at, e.data"
-        f" FROM ({RUNS}) CROSS JOIN streams s ON s.id = event >> {SEQ_BITS}"
+        f"SELECT position, before, length, event & {SEQ_MASK}, s.name,"
+        f" e.id & {SEQ_MASK}, e.type, e.at, e.data FROM ({RUNS})"
+        f" CROSS JOIN streams s ON s.id = event >> {SEQ_BITS}"
         f" LEFT JOIN events e ON e.id BETWEEN"
         f" max(event - position + before, (s.id << {SEQ_BITS}) + s.truncated) + 1 AND event LIMIT ?2",
         (first, limit),
     )
 
 
-def _filled(rows: Iterable[tuple[Any, ...]], limit: int) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
+def _filled(
+    rows: Iterable[tuple[Any, ...]], first: int, limit: int
+) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
     """Every position of every run, with what is there. The last run may go on after the last row that was
     asked for."""
     position = done = number = offset = 0
     stream, seq = "", None
     for number, row in enumerate(rows, 1):  # noqa: B007  # how many came is asked below
-        last, before, last_seq, name, seq, type_, at, text = row
+        last, before, length, last_seq, name, seq, type_, at, text = row
         if last != position:
+            check_run(last, before, length, first)
             yield from _gone(stream, offset, done, position)
             position, done, offset, stream = last, before, last - last_seq, name
         if seq is not None:
