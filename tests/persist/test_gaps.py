@@ -9,7 +9,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from strandline.cli import cli
 from strandline.persist import (
     AtomicBackend,
     EventCorrupt,
@@ -272,3 +274,20 @@ def test_a_run_that_is_lost_between_others_is_missing(first: int, tmp_path: Path
             assert len(list(global_events(b, first=first))) == 13 - first
         with pytest.raises(EventCorrupt) if first <= 6 else nullcontext():
             assert len(list(b.read_range(GLOBAL, first, 12, limit=100))) == 13 - first
+
+
+@pytest.mark.parametrize("what", ["s", "--global"])
+def test_a_follower_on_the_command_line_raises_for_what_is_missing(
+    what: str, tmp_path: Path
+) -> None:  # P-GLB-9
+    path = tmp_path / "store.db"
+    with closing(SqliteBackend(path)) as b:
+        for n in range(1, 5):
+            gappend(b, "s", "t", n, n)
+        table, number = ("pointers", 3) if what == "--global" else ("events", place(b, "s", 3))
+        key = "position" if what == "--global" else "id"
+        edit(path, f"DELETE FROM {table} WHERE {key} = ?", number)
+
+    ended = CliRunner().invoke(cli, ["persist", "follow", what, "--store", str(path), "--limit", "9"])
+
+    assert (ended.exit_code, "3 of stream" in ended.stderr) == (1, True)

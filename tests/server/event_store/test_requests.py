@@ -16,7 +16,7 @@ from strandline.persist import (
     mem_backend,
     truncate_through,
 )
-from strandline.persist.backend import Write
+from strandline.persist.backend import StreamHead, Write
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.core.prepare import prepare
 from strandline.persist.durable import OPS, req_commit
@@ -123,8 +123,11 @@ def test_a_read_that_a_truncation_overtakes_starts_anew(b: MemoryBackend) -> Non
                 truncate_through(b, "s", 700)
             return b.read_range(*args, **options)
 
-        def truncated_through(self, stream: str) -> int:
-            return b.truncated_through(stream)
+        def last_seq(self, stream: str) -> int:
+            return b.last_seq(stream)
+
+        def stream_scan(self, *args: Any, **options: Any) -> list[StreamHead]:
+            return b.stream_scan(*args, **options)
 
     assert [event.seq for event in ask(Overtaken(), "persist/read", "s")] == [*range(701, 1201)]
 

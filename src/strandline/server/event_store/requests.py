@@ -11,7 +11,7 @@ from strandline.errors import HistoryGap, UnknownOp, UsageError
 from strandline.persist.backend import AtomicBackend, Inspectable, Outcome
 from strandline.persist.durable import OPS, serve
 from strandline.persist.event import Conflict, Event, Scalar
-from strandline.persist.features.log import PAGE
+from strandline.persist.features.log import PAGE, events
 from strandline.persist.value import (
     MAX_SEQ,
     check_at,
@@ -243,14 +243,7 @@ def _page(texts: Iterable[str]) -> bytes:
 
 def _read_all(b: AtomicBackend, stream: str) -> Iterator[str]:
     """Every event, by pages; HistoryGap if a truncation overtakes it: together they never were the stream."""
-    prior = 0
-    while page := list(b.read_range(stream, prior + 1, MAX_SEQ, limit=PAGE)):
-        if prior and page[0].seq != prior + 1 and (gone := b.truncated_through(stream)) > prior:
-            raise HistoryGap(stream, prior_seq=prior, truncated_through=gone)
-        yield from map(event_text, page)
-        prior = page[-1].seq
-    if prior and (gone := b.truncated_through(stream)) > prior:
-        raise HistoryGap(stream, prior_seq=prior, truncated_through=gone)
+    yield from map(event_text, events(b, stream))
 
 
 def _all_streams(b: AtomicBackend) -> Iterator[str]:

@@ -18,11 +18,12 @@ from strandline.cli.show import (
     print_table,
 )
 from strandline.cli.store_options import Target, store_options
-from strandline.errors import HistoryGap, UsageError
+from strandline.errors import UsageError
 from strandline.persist.backend import Append, AtomicBackend, ExpectSeq
 from strandline.persist.event import Compacted, Conflict, Event, Scalar
 from strandline.persist.features.batch import commit
 from strandline.persist.features.consumer import ack, consumer, poll
+from strandline.persist.features.gaps import follows_on, global_page, past_gap
 from strandline.persist.features.global_order import global_events
 from strandline.persist.features.log import PAGE, events
 from strandline.persist.reserved import GLOBAL, is_reserved
@@ -185,22 +186,26 @@ def follow_(
 
 def _follow(b: AtomicBackend, stream: str, seq: int, left: int, as_json: bool) -> None:
     """Print what follows `seq`. What was truncated before is left out; a truncation under way raises."""
-    is_under_way = False
+    seq, is_under_way = max(seq, b.truncated_through(stream)), False
     while left > 0:
-        limit = min(left, PAGE)
-        page: list[Event | tuple[int, Event | Compacted]] = (
-            [*b.global_range(seq + 1, limit=limit)]
-            if stream == GLOBAL
-            else [*b.read_range(stream, seq + 1, MAX_SEQ, limit=limit)]
-        )
-        follows_on = bool(page) and _place(page[0]) == seq + 1
-        if is_under_way and not follows_on and (gone := b.truncated_through(stream)) > seq:
-            raise HistoryGap(stream, prior_seq=seq, truncated_through=gone)
+        page = _page_after(b, stream, seq, min(left, PAGE), is_under_way=is_under_way)
         if page:
             _print_page(page, as_json)
             left, seq, is_under_way = left - len(page), _place(page[-1]), True
         else:
             b.wait(stream, seq, timeout_s=_WAIT_S)
+
+
+def _page_after(
+    b: AtomicBackend, stream: str, seq: int, limit: int, *, is_under_way: bool
+) -> list[Event | tuple[int, Event | Compacted]]:
+    """What follows `seq`, every event of it. Raise HistoryGap or EventCorrupt if some are gone."""
+    if stream == GLOBAL:
+        return [*global_page(b, seq + 1, limit)]
+    page = [*b.read_range(stream, seq + 1, MAX_SEQ, limit=limit)]
+    if not page or not follows_on(page, seq + 1):
+        page = past_gap(b, stream, page, seq + 1, MAX_SEQ, has_begun=is_under_way)
+    return [*page[:limit]]
 
 
 def _follow_as_consumer(
