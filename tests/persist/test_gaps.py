@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.cli import cli
+from strandline.errors import NotFoundError
 from strandline.persist import (
     AtomicBackend,
+    Compacted,
     EventCorrupt,
     HistoryGap,
     ProjectionState,
@@ -42,6 +44,7 @@ from strandline.persist import (
     read_where,
     replay,
     truncate_through,
+    verify,
 )
 from strandline.persist.backends.memory import MemoryBackend
 from strandline.persist.backends.postgres import PostgresBackend
@@ -128,6 +131,48 @@ def test_a_reader_of_all_events_raises_for_one_that_is_missing(
     assert [event.seq for event in read_by_type(b, "s", "t")] == [n for n in range(1, 8) if n != lost]
 
 
+def test_an_event_that_is_missing_can_be_set_aside(store: Store) -> None:  # P-INT-3
+    b = store.b
+    for n in range(1, 5):
+        append(b, "s", "t", n, n)
+    store.lose("s", 3)
+    with pytest.raises(EventCorrupt):
+        read(b, "s")
+
+    quarantine(b, "s", 3, 1)
+
+    assert [event.seq for event in read(b, "s")] == [1, 2, 4]
+    assert [(damage.what, damage.seq) for damage in verify(b)] == [("quarantined", 3)]
+    with pytest.raises(HistoryGap):
+        project(b, "s", added, 0)
+    for stream, seq in (("s", 3), ("s", 5), (GLOBAL, 1), ("none", 1)):
+        with pytest.raises(NotFoundError):
+            quarantine(b, stream, seq, 2)
+
+
+def test_the_global_order_raises_for_an_event_that_is_missing(store: Store) -> None:  # P-GLB-5, P-GLB-9
+    b = store.b
+    for n in range(1, 8):
+        gappend(b, "s", "t", n, n)
+    c = consumer(b, "mailer", GLOBAL)
+    truncate_through(b, "s", 2)
+    quarantine(b, "s", 4, 1)
+    gone = [Compacted("s", seq) for seq in (1, 2, 4)]
+    assert [event for event in read_global(b) if isinstance(event, Compacted)] == gone
+
+    store.lose("s", 6)
+
+    for call in (
+        lambda: read_global(b),
+        lambda: project_global(b, added, 0, skip_compacted=True),
+        lambda: poll(c),
+    ):
+        with pytest.raises(EventCorrupt, match="event 6 of stream 's' is damaged: it is missing"):
+            call()
+    quarantine(b, "s", 6, 1)
+    assert read_global(b)[5] == Compacted("s", 6)
+
+
 def test_what_was_truncated_or_set_aside_is_not_missing(store: Store) -> None:  # P-INT-3, P-LOG-13
     b = store.b
     for n in range(1, 10):
@@ -135,6 +180,8 @@ def test_what_was_truncated_or_set_aside_is_not_missing(store: Store) -> None:  
     truncate_through(b, "s", 2)
     for seq in (4, 5, 9):
         quarantine(b, "s", seq, 1)
+        with pytest.raises(NotFoundError):
+            quarantine(b, "s", seq, 2)
 
     assert [event.seq for event in read(b, "s")] == [3, 6, 7, 8]
     assert [event.seq for event in read_from(b, "s", 5)] == [6, 7, 8]

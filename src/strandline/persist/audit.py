@@ -11,6 +11,7 @@ from typing import Any
 from strandline.errors import CorruptionError, EventCorrupt, NotFoundError, UsageError
 from strandline.persist.backend import Append, AtomicBackend, Damage, Put, Record, Write
 from strandline.persist.core.block import event_crc, key_crc, pointer_sum
+from strandline.persist.core.commit import Transaction
 from strandline.persist.event import Scalar
 from strandline.persist.reserved import GLOBAL, ONCE, QUARANTINE, QUARANTINED, reserved_key
 from strandline.persist.value import decode
@@ -153,19 +154,31 @@ def quarantine_key(stream: str, seq: int) -> str:
     return reserved_key(QUARANTINE, stream, f"{seq:020d}")
 
 
-def quarantine_writes(stream: str, seq: int, at: Scalar, raw: Any) -> list[Write]:
+def refuse_lost(b: AtomicBackend, stream: str, seq: int) -> None:
+    """Raise EventCorrupt for an event whose row is gone, unless it was set aside or truncated."""
+    if not b.kv_has(quarantine_key(stream, seq)) and b.truncated_through(stream) < seq:
+        raise EventCorrupt(stream, seq, "it is missing")
+
+
+def quarantine_writes(tx: Transaction, stream: str, seq: int, at: Scalar, raw: Any) -> list[Write]:
     """What keeps the raw bytes of a row and records that it was set aside; the backend removes the row
-    beside it."""
-    if raw is None:
+    beside it. Of a row that is missing nothing is kept but the record."""
+    if raw is None and not _is_missing(tx, stream, seq):
         raise NotFoundError(
             f"event {seq} of stream {stream!r} is not stored, so it cannot be set aside",
             hint="`strandline persist verify` lists what is damaged",
         )
-    kept = {"stream": stream, "seq": seq, "raw": [_readable(part) for part in raw]}
+    kept = {"stream": stream, "seq": seq, "raw": [_readable(part) for part in raw or ()]}
     return [
         Put(quarantine_key(stream, seq), kept),
         Append(QUARANTINED, "quarantined", at, {"stream": stream, "seq": seq}),
     ]
+
+
+def _is_missing(tx: Transaction, stream: str, seq: int) -> bool:
+    """Whether there should be an event: it was given out, and neither truncated nor set aside before."""
+    mark, truncated = tx.head(stream)
+    return truncated < seq <= mark and stream != GLOBAL and tx.text(quarantine_key(stream, seq)) is None
 
 
 def _readable(part: Any) -> str:

@@ -208,8 +208,11 @@ class Inspectable(Protocol):
         """Everything that is damaged or missing, reading all there is."""
 
     def quarantine(self, stream: str, seq: int, at: Scalar) -> None:
-        """Move the raw bytes of one event aside, in one commit, leaving a recorded gap; NotFoundError if it
-        is not there."""
+        """Move the raw bytes of one event aside, in one commit, leaving a recorded gap.
+
+        Of an event that is missing there are none. NotFoundError if it was never given out, was truncated, or
+        was set aside before.
+        """
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from strandline.errors import EventCorrupt, UsageError
-from strandline.persist.audit import audit, quarantine_writes, refuse_unless_empty
+from strandline.persist.audit import audit, quarantine_writes, refuse_lost, refuse_unless_empty
 from strandline.persist.backend import Damage, Expectation, Once, Outcome, Record, StreamHead, Write
 from strandline.persist.core.block import Block, PutText, event_crc, key_crc, pointer_sum, put_text
 from strandline.persist.core.commit import KEPT_COMMIT_MARKERS, append_with_seq, decide
@@ -182,9 +182,13 @@ class MemoryBackend:
         with self._held():
             pointers = list(self.read_range(GLOBAL, first, MAX_SEQ, limit=limit))
             places = [(pointer.seq, pointer.data["stream"], pointer.data["seq"]) for pointer in pointers]
-            return iter(
-                [(pos, self.event_at(name, seq) or Compacted(name, seq)) for pos, name, seq in places]
-            )
+            return iter([(pos, self._event_or_gone(name, seq)) for pos, name, seq in places])
+
+    def _event_or_gone(self, stream: str, seq: int) -> Event | Compacted:
+        event = self.event_at(stream, seq)
+        if event is None:
+            refuse_lost(self, stream, seq)
+        return event or Compacted(stream, seq)
 
     def streams(self) -> list[str]:
         with self._held():
@@ -255,9 +259,9 @@ class MemoryBackend:
     def quarantine(self, stream: str, seq: int, at: Scalar) -> None:
         with self._held():
             row = self._streams[stream].rows.get(seq) if stream in self._streams else None
-            writes = quarantine_writes(stream, seq, at, row)
+            writes = quarantine_writes(self, stream, seq, at, row)
             self.commit([], writes)
-            del self._streams[stream].rows[seq]
+            self._streams[stream].rows.pop(seq, None)
 
     def dump(self, *, raw: bool = False) -> Iterator[Record]:  # noqa: ARG002  # it is all the same here
         with self._held():

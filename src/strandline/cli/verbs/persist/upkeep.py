@@ -96,7 +96,7 @@ def _verified_closed(target: Target) -> list[Damage]:
 
 
 def _set_aside(b: AtomicBackend, damaged: list[Damage], dry_run: bool, yes: bool) -> int:
-    """How many were; those that are missing altogether cannot be."""
+    """How many were. Of a run of missing events it is the first: repeat the command for the next."""
     if dry_run:
         return len(damaged)
     if not confirmed(f"Set {len(damaged)} damaged events aside? Reads then go past them.", yes=yes):

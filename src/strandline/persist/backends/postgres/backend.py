@@ -20,7 +20,7 @@ import psycopg
 
 from strandline.base.failpoint import reach
 from strandline.errors import OutcomeUnknown, SequenceError, StoreUnavailable, StrandlineError, UsageError
-from strandline.persist.audit import audit, quarantine_key, quarantine_writes
+from strandline.persist.audit import audit, quarantine_key, quarantine_writes, refuse_lost
 from strandline.persist.backend import (
     Append,
     Damage,
@@ -376,10 +376,12 @@ class PostgresBackend:
         if check_limit(limit) == 0:
             return iter(())
         first = read.clamp(first)
-        found = self._with(lambda c: read.global_page(c, first, limit))
+        found, lost = self._with(lambda c: read.global_page(c, first, limit))
         if len(found) < min(limit, read.PAGE_ROWS):  # a full page needs no later positions
             self._line_up()
-            found = self._with(lambda c: read.global_page(c, first, limit))
+            found, lost = self._with(lambda c: read.global_page(c, first, limit))
+        for gone in lost:
+            refuse_lost(self, gone.stream, gone.seq)
         return iter(found)
 
     def streams(self) -> list[str]:
@@ -451,7 +453,7 @@ class PostgresBackend:
         check_seq("seq", seq, least=1)
 
         def set_aside(transaction: PostgresTransaction) -> Outcome:
-            writes = quarantine_writes(stream, seq, at, transaction.raw(stream, seq))
+            writes = quarantine_writes(transaction, stream, seq, at, transaction.raw(stream, seq))
             outcome = decide(transaction, prepare([], writes))
             transaction.remove(stream, seq)
             return outcome

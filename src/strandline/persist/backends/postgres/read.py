@@ -249,7 +249,7 @@ def chosen_pointers(
 
 _GLOBAL: Final = f"""
 select p.position, s.name, p.seq, p.at_int, p.at_real, p.at_text, p.sum,
-    {_EVENT.replace("case when", "case when e.seq is null then '' when")}
+    {_EVENT.replace("case when", "case when e.seq is null then '' when")}, s.truncated
 from (
     select * from pointer
     where position > (select truncated from stream where id = 0) and position >= %b
@@ -262,20 +262,26 @@ order by p.position
 _GONE: Final = (None, None, None, None, None, "", None)
 
 
-def global_page(connection: Connection, first: int, limit: int) -> list[tuple[int, Event | Compacted]]:
-    """At most `limit` positions from `first` on, each with its event."""
+def global_page(
+    connection: Connection, first: int, limit: int
+) -> tuple[list[tuple[int, Event | Compacted]], list[Compacted]]:
+    """At most `limit` positions from `first` on, each with its event; and the events among them that are gone
+    without having been truncated."""
     rows = connection.execute(_GLOBAL, [Int8(first), Int8(min(limit, PAGE_ROWS))], binary=True).fetchall()
 
     def fetch(row: Row) -> Row:
-        return row[:7] + (connection.execute(_AT, [row[1], Int8(row[2])], binary=True).fetchone() or _GONE)
+        event = connection.execute(_AT, [row[1], Int8(row[2])], binary=True).fetchone() or _GONE
+        return (*row[:7], *event, row[14])
 
     found: list[tuple[int, Event | Compacted]] = []
+    lost: list[Compacted] = []
     for name, run in groupby(_completed(rows, 12, fetch), itemgetter(1)):
         of_one = list(run)
         check_pointers(name, of_one)
-        events = iter(events_of(name, [row[7:] for row in of_one if row[7] is not None]))
+        events = iter(events_of(name, [row[7:14] for row in of_one if row[7] is not None]))
         found += [(row[0], Compacted(name, row[2]) if row[7] is None else next(events)) for row in of_one]
-    return found
+        lost += [Compacted(name, row[2]) for row in of_one if row[7] is None and row[2] > row[14]]
+    return found, lost
 
 
 def stream_page(connection: Connection, prefix: str, after: str, limit: int) -> list[StreamHead]:

@@ -22,7 +22,7 @@ from strandline.errors import (
     StrandlineError,
     UsageError,
 )
-from strandline.persist.audit import quarantine_writes, refuse_unless_empty
+from strandline.persist.audit import quarantine_writes, refuse_lost, refuse_unless_empty
 from strandline.persist.backend import (
     Commit,
     Damage,
@@ -382,16 +382,21 @@ class SqliteBackend(Handle):
             return iter(())
         with self._reader(lambda: located_globally(connection, max(first, 1))) as connection:
             page: list[tuple[int, Event | Compacted]] = []
+            lost: list[tuple[str, int]] = []
             size = 0
             for position, stream, seq, type_, at, text in global_rows(connection, first, most):
                 if text is None:
                     page.append((position, Compacted(stream, seq)))
+                    if seq > type_:
+                        lost.append((stream, seq))
                 else:
                     name = self._seen.type_names.get(type_) or self._type_name(connection, type_)
                     page.append((position, make_event(stream, seq, name, at, decode(text))))
                     size += len(text)
                     if size > PAGE_BYTES:
                         break
+        for stream, seq in lost:
+            refuse_lost(self, stream, seq)
         return iter(page)
 
     def streams(self) -> list[str]:
@@ -567,13 +572,13 @@ class SqliteBackend(Handle):
         def move(tx: SqliteTransaction) -> None:
             self._writer.pragma("checksum_verification", "off")
             try:
-                decide(tx, prepare([], quarantine_writes(stream, seq, at, tx.raw(stream, seq))))
+                decide(tx, prepare([], quarantine_writes(tx, stream, seq, at, tx.raw(stream, seq))))
                 tx.remove(stream, seq)
                 for name, n in beside:
                     with suppress(apsw.CorruptError):  # on a malformed page, which then stays as it is
-                        raw = tx.raw(name, n)
+                        writes = quarantine_writes(tx, name, n, at, tx.raw(name, n))
                         tx.remove(name, n)
-                        decide(tx, prepare([], quarantine_writes(name, n, at, raw)))
+                        decide(tx, prepare([], writes))
                 tx.flush()  # before the check is on again: it may have to write on a page that is damaged
             except apsw.Error as error:
                 if not is_damage(error):

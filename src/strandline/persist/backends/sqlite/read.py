@@ -22,7 +22,7 @@ UNREADABLE: Final = (apsw.Error, *UNDECODABLE)
 # Rows that cannot stand beside each other are none that were written so: our own names are looked up first.
 _DAMAGE: Final = (apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, *UNDECODABLE)
 _ON_THE_WAY: Final = "a page on the way to it does not match its checksum"
-_OVERLAP: Final = "two runs of pointers name it"
+NOT_ONE: Final = "it is missing, or two rows have it"
 _LOOKED_AT: Final = 1000
 
 _COLUMNS: Final = "SELECT id, type, at, data FROM events"
@@ -34,6 +34,8 @@ RUNS: Final = (
     " WHERE q.position < p.position AND q.position >= ?1), ?1 - 1) AS before"
     " FROM pointers p WHERE position >= ?1 ORDER BY position LIMIT ?2"
 )
+
+_FOLLOWS: Final = "length = position - before OR (before = ?1 - 1 AND length > position - before)"
 
 
 def trimmed(connection: apsw.Connection) -> int:
@@ -90,22 +92,23 @@ def check_run(position: int, before: int, length: int, first: int) -> None:
     """
     if length == position - before or (before == first - 1 and length > position - before):
         return
-    raise EventCorrupt(GLOBAL, before + 1, "it is missing" if length < position - before else _OVERLAP)
+    raise EventCorrupt(GLOBAL, before + 1, NOT_ONE)
 
 
 def global_rows(
     connection: apsw.Connection, first: int, limit: int
 ) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
-    """(position, stream, seq, type, at, data) of one page of the global order; of an event that is gone the
-    last three are None."""
+    """(position, stream, seq, type, at, data) of one page of the global order. Of an event that is gone the
+    last two are None, and in the place of its type is the truncation point of its stream."""
     first = max(first, trimmed(connection) + 1)
     return islice(_filled(_runs_with_events(connection, first, limit), first, limit), limit)
 
 
 def _runs_with_events(connection: apsw.Connection, first: int, limit: int) -> Iterable[tuple[Any, ...]]:
-    """Each run with each of its events that is there, or with none."""
+    """Each run with each of its events that is there, or with none. `before` is null for a run that does not
+    follow on the one before it."""
     return connection.execute(
-        f"SELECT position, before, length, event & {SEQ_MASK}, s.name,"
+        f"SELECT position, CASE WHEN {_FOLLOWS} THEN before END, event & {SEQ_MASK}, s.name, s.truncated,"
         f" e.id & {SEQ_MASK}, e.type, e.at, e.data FROM ({RUNS})"
         f" CROSS JOIN streams s ON s.id = event >> {SEQ_BITS}"
         f" LEFT JOIN events e ON e.id BETWEEN"
@@ -119,27 +122,28 @@ def _filled(
 ) -> Iterator[tuple[int, str, int, Any, Any, Any]]:
     """Every position of every run, with what is there. The last run may go on after the last row that was
     asked for."""
-    position = done = number = offset = 0
+    position = done = number = offset = cut = 0
     stream, seq = "", None
     for number, row in enumerate(rows, 1):  # noqa: B007  # how many came is asked below
-        last, before, length, last_seq, name, seq, type_, at, text = row
+        last, before, last_seq, name, truncated, seq, type_, at, text = row
         if last != position:
-            check_run(last, before, length, first)
-            yield from _gone(stream, offset, done, position)
-            position, done, offset, stream = last, before, last - last_seq, name
+            if before is None:
+                raise EventCorrupt(GLOBAL, max(position + 1, first), NOT_ONE)
+            yield from _gone(stream, offset, cut, done, position)
+            position, done, offset, stream, cut = last, before, last - last_seq, name, truncated
         if seq is not None:
             if done < seq + offset - 1:
-                yield from _gone(stream, offset, done, seq + offset - 1)
+                yield from _gone(stream, offset, cut, done, seq + offset - 1)
             done = seq + offset
             yield done, stream, seq, type_, at, text
     if number < limit or seq is None:
-        yield from _gone(stream, offset, done, position)
+        yield from _gone(stream, offset, cut, done, position)
 
 
 def _gone(
-    stream: str, offset: int, done: int, through: int
-) -> Iterator[tuple[int, str, int, None, None, None]]:
-    return ((place, stream, place - offset, None, None, None) for place in range(done + 1, through + 1))
+    stream: str, offset: int, truncated: int, done: int, through: int
+) -> Iterator[tuple[int, str, int, int, None, None]]:
+    return ((place, stream, place - offset, truncated, None, None) for place in range(done + 1, through + 1))
 
 
 def _rows_in_time(
