@@ -141,7 +141,8 @@ class BlobCorrupt(PersistError, CorruptionError):
 
 
 class EventCorrupt(PersistError, CorruptionError):
-    """A stored event or value does not match its checksum. It is never returned as data."""
+    """A stored event or value does not match its checksum, or an event is missing. A read raises it, and
+    returns nothing of it. Reads of SQLite check the page that holds a row, `verify` checks the row too."""
 
     def __init__(self, stream: str, seq: int | None, found: str) -> None:
         where = f"key {stream!r}" if seq is None else f"event {seq} of stream {stream!r}"

@@ -14,6 +14,7 @@ import pytest
 
 from strandline.cli import cli
 from strandline.lake.spark.connect import CONNECT_MODE
+from strandline.persist import open_store
 from tests.crash.pipeline_case import lake_of, session_conf
 from tests.docs.page import ROOT, Block, blocks, commands, python, script
 from tests.spark_sessions import ConnectServer
@@ -106,6 +107,17 @@ def test_all_that_a_page_says_to_type_works(
     ended = run(script(ROOT / page, settings), tmp_path)
 
     assert_printed(ROOT / page, ended)
+
+
+def test_all_that_the_page_of_a_store_file_says_to_type_works(tmp_path: Path) -> None:  # P-OPS-2, P-INT-3
+    """It needs no Spark: the page is about a store alone."""
+    page = ROOT / "docs" / "how-to" / "store-file.md"
+    open_store(tmp_path / "strandline.db").close()
+
+    ended = run(script(page, ""), tmp_path)
+
+    assert_printed(page, ended)
+    assert (tmp_path / "copy.db").exists()
 
 
 @pytest.mark.slow  # Spark in the process of each command, which has to trust the certificate

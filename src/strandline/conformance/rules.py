@@ -210,7 +210,7 @@ RULES: Final[Mapping[str, str]] = {
     "P-ERA-2": "redacting a value",
     "P-ERA-3": "the bytes leave the files",
     "P-INT-1": "checksums",
-    "P-INT-2": "damage is never returned",
+    "P-INT-2": "what a disk has changed is never returned",
     "P-INT-3": "verify and quarantine",
     "P-OPS-1": "lineage",
     "P-OPS-2": "backup and restore",

@@ -160,7 +160,7 @@ from strandline.persist.features.subscribe import (
     subscribe,
     subscriber_count,
 )
-from strandline.persist.features.upcast import register_upcaster, upcast, upcast_data, upcasters
+from strandline.persist.features.upcast import Upcasters, register_upcaster, upcast, upcast_data, upcasters
 from strandline.persist.features.upkeep import backup, quarantine, repair, restore, stats, verify
 from strandline.persist.features.view import (
     View,
@@ -214,6 +214,7 @@ __all__ = [
     "Truncate",
     "UnknownOp",
     "UnsupportedFormat",
+    "Upcasters",
     "UsageError",
     "View",
     "ack",

@@ -1,4 +1,4 @@
-"""Integrity: damage is found, named, never returned as data, and can be set aside."""
+"""Integrity: what a disk has changed is found, named, never returned as data, and can be set aside."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

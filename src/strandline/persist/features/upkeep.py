@@ -22,8 +22,12 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errn
 
 
 def verify(b: Backend) -> list[Damage]:
-    """Everything that is damaged, missing or set aside, reading all there is. An empty list is a sound
-    store."""
+    """Everything that is damaged, missing or set aside, reading all there is.
+
+    It finds each event, value and pointer that does not match its checksum, each event and position that is
+    missing, and damaged pages. It does not find a key that is gone as a whole, or whose value is an older one
+    as a whole: keys have no numbers to miss one by.
+    """
     if not isinstance(b, Inspectable):
         raise UsageError(f"{type(b).__name__} cannot look at its own rows", hint="verify beside the data")
     return b.verify()
@@ -52,8 +56,8 @@ def repair(path: "str | Path") -> int:
 
 
 def quarantine(b: Backend, stream: str, seq: int, at: Scalar) -> None:
-    """Set one damaged event aside: reads go past it, folds over it raise HistoryGap, verify goes on naming
-    it."""
+    """Set one event aside that is damaged or missing: reads go past it, folds over it raise HistoryGap,
+    verify goes on naming it."""
     if not isinstance(b, Inspectable):
         raise UsageError(f"{type(b).__name__} cannot look at its own rows", hint="quarantine beside the data")
     b.quarantine(stream, seq, at)
