@@ -12,6 +12,8 @@ import pytest
 
 from strandline.persist import StoreUnavailable, append, last_seq, read, verify
 from strandline.persist.backends.sqlite import SqliteBackend
+from strandline.persist.backends.sqlite.pages import has_unchecked
+from strandline.persist.backends.sqlite.repair import damage_of, repair
 
 _OTHER = """
 import os, signal, sys
@@ -91,6 +93,20 @@ def test_a_close_does_not_delete_the_log_of_another(path: Path) -> None:  # P-RE
     with closing(SqliteBackend(path, create=False)) as b:
         assert last_seq(b, "other") == 6
         assert verify(b) == []
+
+
+@pytest.mark.parametrize("look", [has_unchecked, damage_of, repair])
+def test_a_look_at_the_pages_leaves_the_locks_of_the_process_alone(
+    look: Callable[[Path], object], path: Path
+) -> None:  # P-REC-1
+    path.parent.mkdir()
+    with closing(SqliteBackend(path)) as b:
+        append(b, "mine", "t", 1, 1)
+
+        look(path)
+        let_another_append(path, end="close")
+
+        assert append(b, "mine", "t", 2, 2).seq == 2
 
 
 def test_a_store_that_was_sealed_and_is_written_again_goes_on(tmp_path: Path) -> None:
