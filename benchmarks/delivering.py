@@ -26,7 +26,7 @@ from strandline.node.node import Node
 from strandline.rows.dataset import Dataset
 from strandline.rows.unit import INGEST, MIME, UnitHead, unit_headers
 from strandline.server.bearer_tokens import new_token
-from strandline.sinks.forward.forward_sink import ACKS
+from strandline.sinks.forward.answers import ACKS
 from strandline.sinks.ndjson import ndjson_lines
 
 BATCH: Final = 10_000

@@ -284,8 +284,10 @@ def test_rows_that_another_node_refuses_are_dead_letters(
             home, "[datasets.logs]\ncolumns = {n = 'string'}\n", centre(first.url, "poison_attempts = 1")
         )
         append(home, {"n": "one"}, {"n": "two"})
-        (result,) = objects(run(home, "sync", "--json"))
-        assert (result["status"], received(first)) == ("exported", 0)
+        failed = run(home, "sync", "--json", expect=1)
+        (result,) = objects(failed)
+        assert (result["status"], received(first)) == ("failed", 0)
+        assert "hint: `strandline dlq list centre` shows them" in failed.stderr
         letters = objects(run(home, "dlq", "list", "--json"))
         assert sum(each["rows"] for each in letters) == 2
         names = [each["letter"] for each in letters]

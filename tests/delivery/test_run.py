@@ -237,7 +237,7 @@ def test_refused_rows_become_dead_letters_and_the_rest_flows(
     land(site, world, 1, 12)
     server.answers = [None, *[Outcome(0, 0, "poison", kind="bad_request", http_status=400)] * 3]
     result = run(site, ServerSink(server))
-    assert (result.status, result.dead_letters, result.rows) == ("exported", 1, 7)
+    assert (result.status, result.dead_letters, result.rows) == ("partial", 1, 7)
     assert keys(server) == [*numbers(1, 5), *numbers(11, 12)]
     assert line(site).mark == 12
     (letter,) = line(site).letters
@@ -247,6 +247,88 @@ def test_refused_rows_become_dead_letters_and_the_rest_flows(
     assert (data["lo"], data["hi"], data["rows"], data["http_status"]) == (5, 10, 5, 400)
     body = site.content.get(data["body"].cid)
     assert body == b"".join(b'{"key":"%d"}\n' % number for number in range(6, 11))
+
+
+def test_a_run_that_gives_up_every_row_has_failed(world: World, site: Site, server: Server) -> None:
+    """L-DRV-7, F-33: what is set aside has not arrived."""
+    land(site, world, 1, 12)
+    server.answers = [Outcome(0, 0, "poison", kind="bad_request")] * 9
+
+    result = run(site, ServerSink(server))
+
+    assert (result.status, result.units, result.dead_letters) == ("failed", 0, 3)
+
+
+PAGES = {
+    "a wrong path": Reply(404, b"<html>no such page</html>"),
+    "an error of a router": Reply(404, {"error": "not_found", "message": "Not Found"}),
+    "a proxy": Reply(403, b"<html>blocked</html>"),
+    "a filter": Reply(400, b""),
+    "a server for something else": Reply(405, {"detail": "Method Not Allowed"}),
+    "an old address": Reply(410, b"gone"),
+    "a captive portal": Reply(200, b"<html>please sign in</html>"),
+}
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
+def test_no_row_is_given_up_for_what_something_in_between_answers(
+    world: World, site: Site, there: Scripted, page: Reply
+) -> None:
+    """L-FWD-13, L-DRV-7: it backs off, is held in the end, and goes on once the way is free."""
+    land(site, world, 1, 12)
+    sink = ForwardSink(url=there.url, max_unit_rows=5, inline_wait_s=0, failed_attempts=3)
+    there.answer = lambda _: page
+
+    for status in ("failed", "failed", "held"):
+        result = run(site, sink)
+        assert (result.status, result.units, result.dead_letters) == (status, 0, 0)
+        (trouble,) = result.troubles
+        assert (trouble.kind, trouble.source) == ("unexpected_answer", "web-1")
+        assert f"{there.url}/v1/ingest/{DATASET} got HTTP {page.status}" in trouble.text
+        posts = len(there.asked)
+        assert (run(world.site(), sink).status, len(there.asked)) == (status, posts)  # its back-off is kept
+        world.now_us += 400_000_000
+    asked = len(there.asked)
+
+    assert (run(world.site(), sink).status, len(there.asked)) == ("held", asked)
+    there.answer = has_nothing
+    result = run(site, sink, is_command=True)
+    assert (result.status, result.rows, line(site).letters) == ("exported", 12, ())
+
+
+def test_a_line_that_is_down_counts_for_no_hold(world: World, site: Site, there: Scripted) -> None:
+    """L-FWD-11, L-FWD-13: it is tried again as long as it takes."""
+    land(site, world, 1, 3)
+    sink = ForwardSink(url=there.url, inline_wait_s=0, failed_attempts=2)
+    for status in [500] * 5 + [404] + [500] * 5:
+        there.answer = lambda asked, status=status: (  # type: ignore[misc]  # a default binds it
+            Reply(200, {"strands": []}) if asked.method == "GET" else Reply(status)
+        )
+        assert run(site, sink).status == "failed"
+        world.now_us += 400_000_000
+    there.answer = lambda _: Reply(404)
+    run(site, sink)
+
+    assert line(site).hold is not None
+
+
+def test_a_row_that_is_refused_without_its_line_is_alone_in_its_letter(
+    world: World, site: Site, there: Scripted
+) -> None:
+    """F-28, L-FWD-13: of 5,000 rows in one unit."""
+    land(site, world, 1, 5_000)
+    refusal = Reply(422, {"error": "row_refused", "message": "one of them does not fit"})
+    there.answer = lambda asked: refusal if b'{"key":"3210"}' in asked.body else has_nothing(asked)
+
+    result = run(site, ForwardSink(url=there.url))
+
+    assert (result.status, result.rows, result.dead_letters) == ("partial", 4_999, 1)
+    (letter,) = line(site).letters
+    event = site.b.event_at(sink_stream("centre", DATASET, "web-1"), letter)
+    assert event is not None
+    data: Any = event.data
+    assert (data["lo"], data["hi"], data["rows"], data["kind"]) == (3209, 3210, 1, "row_refused")
+    assert site.content.get(data["body"].cid) == b'{"key":"3210"}\n'
 
 
 def test_a_sink_that_holds_on_poison_stops_there(world: World, site: Site, server: Server) -> None:

@@ -97,6 +97,10 @@ class ForwardTable(Section, frozen=True):
         Literal["dead_letter", "hold"],
         about('such rows then: set aside ("dead_letter"), or waited for ("hold")'),
     ] = "dead_letter"
+    failed_attempts: Annotated[
+        Count,
+        about("how often rows are sent that something else refuses, such as a proxy; then they are held"),
+    ] = 20
     parallel: Annotated[Count, about("sources that are sent at once, at most")] = 4
     include_row_id: Annotated[bool, about("send each row's id with it: true or false")] = False
 

@@ -67,7 +67,7 @@ class SyncResult:
     @property
     def status(self) -> Status:
         faults = [each for each in self.troubles if each.kind != NOT_TAKEN]
-        if faults:
-            is_held = all(each.is_held for each in faults)
-            return "partial" if self.units or self.dead_letters else "held" if is_held else "failed"
+        if faults or self.dead_letters:
+            is_held = not self.dead_letters and all(each.is_held for each in faults)
+            return "partial" if self.units else "held" if is_held else "failed"
         return "exported" if self.strands > len(self.troubles) else "idle"

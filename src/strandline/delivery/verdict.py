@@ -13,6 +13,7 @@ from strandline.state.sink_progress import SinkProgress, Trouble, UnitReceipt
 if TYPE_CHECKING:
     from strandline.sinks.unit_runner import IntentPart, Told  # which needs pyarrow, and status does not
 
+_STOPS: Final = frozenset({"pace", "failed", "refused", "denied"})
 _FINAL: Final = frozenset({"row_too_large"})  # no further try could end otherwise
 _REFUSED: Final = frozenset({"bad_rows", "poison"})
 
@@ -58,13 +59,16 @@ def judge(
     given_up = () if patience.on_poison == "hold" else tuple(over)
     for each in over:
         tries.pop(Range(each.lo, each.hi))
+    trouble = _trouble(line, outcomes, tries, now)
+    if hold is None and trouble is not None and trouble.refused >= patience.refused_attempts:
+        hold = next(each for each in outcomes if each.status == "refused")
     return Verdict(
         receipts,
         tuple(void),
         tuple(range_ for each in told for range_ in each.withheld),
         given_up,
         hold,
-        _trouble(line, outcomes, tries, now),
+        trouble,
         is_denied=any(each.status == "denied" for each in outcomes),
     )
 
@@ -78,8 +82,9 @@ def _tries(line: SinkProgress, refused: Outcome) -> int:
 def _trouble(
     line: SinkProgress, outcomes: Sequence[Outcome], bad: dict[Range, int], now: int
 ) -> Trouble | None:
-    stopped = next((each for each in outcomes if each.status in ("pace", "failed", "denied")), None)
+    stopped = next((each for each in outcomes if each.status in _STOPS), None)
     is_pace = stopped is not None and stopped.status == "pace"
+    refused = 0
     if stopped is not None:
         attempts = _attempts(line, stopped.lo)
         if is_pace:
@@ -87,6 +92,7 @@ def _trouble(
         else:
             wait_s = retry_s(attempts)
         kind = "auth_failed" if stopped.status == "denied" else stopped.kind
+        refused = _refused(line, stopped)
     elif bad:
         first = min(bad)
         stopped = next(each for each in outcomes if (each.lo, each.hi) == (first.lo, first.hi))
@@ -95,7 +101,16 @@ def _trouble(
     else:
         return None
     not_before = now + int(wait_s * 1_000_000)
-    return Trouble(stopped.lo, stopped.hi, kind, stopped.text, attempts, not_before, now, is_pace, bad)
+    return Trouble(
+        stopped.lo, stopped.hi, kind, stopped.text, attempts, not_before, now, is_pace, bad, refused
+    )
+
+
+def _refused(line: SinkProgress, stopped: Outcome) -> int:
+    """Return how often this unit was refused on its way. Failures in between, such as a line that is down,
+    neither count nor start the count anew."""
+    before = line.trouble.refused if line.trouble is not None and line.trouble.lo == stopped.lo else 0
+    return before + (stopped.status == "refused")
 
 
 def _attempts(line: SinkProgress, lo: int) -> int:

@@ -26,6 +26,7 @@ Status: TypeAlias = Literal[
     "poison",  # it will never take this unit as it is
     "pace",  # it asks to wait: `wait_s`, or as usual if that is None
     "failed",  # it may work later
+    "refused",  # it may work later, but only if someone repairs what is between us: held after some tries
     "denied",  # the credential must be read anew
     "held",  # it goes on when someone has changed something: see `scope`
     "put_off",  # not tried, since a unit of the strand before it did not get through
@@ -184,6 +185,7 @@ class Patience:
     on_poison: Literal["dead_letter", "hold"] = "dead_letter"
     min_bytes: int = 0  # less than this waits for more,
     max_delay_s: float = 0  # but not longer than this
+    refused_attempts: int = 20  # of one unit; with the waits between them this takes about an hour
 
 
 class Sink(Protocol):

@@ -3,7 +3,7 @@
     started    {mark, epoch}                       where delivery begins, if not at 0
     intended   {id, lo, hi, epoch, chain_hi, unit_rows, unit_bytes, encoder, schema, policy, ranges}
     delivered  {intent, units, known, void, withheld, is_repeat}   the line moves over what is done
-    failed     {lo, hi, kind, text, attempts, not_before, is_pace, bad}
+    failed     {lo, hi, kind, text, attempts, not_before, is_pace, bad, refused}
     lettered   {intent, lo, hi, epoch, seqs, rows, schema, kind, http_status, answer, body, unit}   not taken
     settled    {letter, how, reason, units}        a dead letter that was sent after all, or dropped
     passed     {lo, hi, epoch, reason}             no row is owed of this range
@@ -85,6 +85,7 @@ class Trouble:
     at: int
     is_pace: bool = False  # the destination asked for a pause
     bad: Mapping[Range, int] = field(default_factory=dict)  # rows that were refused, and how often
+    refused: int = 0  # tries that something on the way refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +329,9 @@ def failed(stream: str, trouble: Trouble) -> Append:
 
 
 def trouble_data(trouble: Trouble) -> dict[str, Any]:
+    refused = {"refused": trouble.refused} if trouble.refused else {}
     return {
+        **refused,
         "lo": trouble.lo,
         "hi": trouble.hi,
         "kind": trouble.kind,
@@ -343,7 +346,7 @@ def trouble_data(trouble: Trouble) -> dict[str, Any]:
 def trouble_of(data: Mapping[str, Any]) -> Trouble:
     bad = {Range(lo, hi): attempts for lo, hi, attempts in data["bad"]}
     names = ("lo", "hi", "kind", "text", "attempts", "not_before", "at", "is_pace")
-    return Trouble(**{name: data[name] for name in names}, bad=bad)
+    return Trouble(**{name: data[name] for name in names}, bad=bad, refused=data.get("refused", 0))
 
 
 def intent_data(intent: Intent) -> dict[str, Any]:

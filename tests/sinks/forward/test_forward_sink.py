@@ -300,20 +300,24 @@ def test_a_repeat_is_known_for_one(there: Scripted) -> None:  # L-FWD-7, L-SRV-3
         (203, {}, "failed", "http_203"),
         (404, {"error": "dataset_unknown"}, "held", "dataset_unknown"),
         (403, {"error": "out_of_scope"}, "held", "out_of_scope"),
-        (404, {"error": "not_found"}, "poison", "not_found"),
-        (403, b"no", "poison", "http_403"),
-        (400, {"error": "integrity"}, "poison", "integrity"),
-        (400, {"error": "Robert'); DROP"}, "poison", "http_400"),
-        (409, {"error": "other"}, "poison", "other"),
-        (409, {"error": "range_conflict", "ranges": [[20, 30]]}, "poison", "range_conflict"),
-        (409, {"error": "range_conflict", "ranges": [[5, 2]]}, "poison", "range_conflict"),
-        (409, {"error": "range_conflict", "ranges": "all"}, "poison", "range_conflict"),
-        (409, {"error": "range_conflict"}, "poison", "range_conflict"),
+        (404, {"error": "not_found"}, "refused", "unexpected_answer"),
+        (403, b"no", "refused", "unexpected_answer"),
+        (400, {"error": "integrity"}, "refused", "unexpected_answer"),
+        (400, {"error": "Robert'); DROP"}, "refused", "unexpected_answer"),
+        (409, {"error": "other"}, "refused", "unexpected_answer"),
+        (409, {"error": "range_conflict", "ranges": [[20, 30]]}, "refused", "unexpected_answer"),
+        (409, {"error": "range_conflict", "ranges": [[5, 2]]}, "refused", "unexpected_answer"),
+        (409, {"error": "range_conflict", "ranges": "all"}, "refused", "unexpected_answer"),
+        (409, {"error": "range_conflict"}, "refused", "unexpected_answer"),
+        (404, b"<html>no such page</html>", "refused", "unexpected_answer"),
+        (404, {"error": "row_refused"}, "refused", "unexpected_answer"),
+        (405, {"error": "usage"}, "refused", "unexpected_answer"),
+        (400, b"", "refused", "unexpected_answer"),
+        (400, {"detail": "no"}, "refused", "unexpected_answer"),
+        (410, b"gone", "refused", "unexpected_answer"),
+        (415, {"error": "encoding_unknown"}, "refused", "unexpected_answer"),
+        (200, b" <!DOCTYPE html><title>Sign in</title>", "refused", "unexpected_answer"),
         (422, {"error": "source_invalid"}, "poison", "source_invalid"),
-        (422, {"error": "row_refused", "lines": []}, "poison", "row_refused"),
-        (422, {"error": "row_refused", "lines": [11]}, "poison", "row_refused"),
-        (422, {"error": "row_refused", "lines": [True]}, "poison", "row_refused"),
-        (422, {"error": "row_refused", "lines": "1"}, "poison", "row_refused"),
     ],
 )
 def test_any_other_answer_ends_the_strand_there(
@@ -326,6 +330,20 @@ def test_any_other_answer_ends_the_strand_there(
     assert told(outcomes) == [(0, 10, "stored"), (10, 20, wanted), (20, 30, "put_off")]
     assert (outcomes[1].kind, outcomes[1].http_status, outcomes[1].scope) == (kind, status, "strand")
     assert len(there.asked) == 2
+
+
+def test_an_answer_from_something_in_between_is_told_with_status_url_and_body(
+    there: Scripted,
+) -> None:  # L-FWD-13
+    there.say(Reply(404, b"<html>\n<title>No such page</title>" + b"x" * 5000))
+
+    (outcome,) = send(there)
+
+    assert outcome.text.startswith(
+        f"POST {there.url}/v1/ingest/logs got HTTP 404, which is not a refusal of rows by a Strandline "
+        "receiver; the body begins '<html> <title>No such page</title>xx"
+    )
+    assert len(outcome.text) < 600
 
 
 def test_redirects_are_not_followed(there: Scripted) -> None:  # L-FWD-7
@@ -443,6 +461,30 @@ def test_only_the_rows_that_are_refused_are_given_up(there: Scripted) -> None:  
     assert len(there.asked) == 3
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Reply(422, {"error": "row_refused", "message": "no"}),
+        Reply(422, {"error": "row_refused", "lines": [5001]}),
+        Reply(400, {"error": "bad_rows"}),
+        Reply(400, {"error": "usage"}),
+    ],
+)
+def test_a_row_that_is_refused_without_its_line_is_found_by_halving(
+    there: Scripted, refusal: Reply
+) -> None:  # L-FWD-13, F-28
+    there.answer = lambda asked: refusal if b'"n":3210,' in asked.body else Reply()
+
+    outcomes = send(there, range(1, 5001), until=5000, limits=Limits(5000))
+
+    (refused,) = [each for each in outcomes if each.status != "stored"]
+    assert (refused.lo, refused.hi, refused.rows, refused.status) == (3209, 3210, 1, "bad_rows")
+    assert isinstance(refusal.body, dict)
+    assert (refused.kind, refused.http_status) == (refusal.body["error"], refusal.status)
+    assert sum(each.rows for each in outcomes) == 5000
+    assert len(there.asked) <= 2 * 13 + 1  # two requests for each of the 13 halvings
+
+
 class Model:
     """A receiver of few words: ranges as a set, bad rows, and a largest body."""
 
@@ -475,7 +517,7 @@ SEQS = st.frozensets(st.integers(1, 60))
     SEQS,
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)),
     st.integers(1, 30),
-    st.integers(1, 3),
+    st.integers(0, 3),
     st.integers(1, 20),
     st.integers(0, 2000),
 )
@@ -573,7 +615,7 @@ def test_the_token_goes_along_and_is_never_shown(
     sink = configure(SinkOptions("c", {"url": there.url, "token": "env:CENTRE"}, tmp_path))
     there.say(Reply(400, {"error": "usage", "message": "you sent Bearer hunter2"}))
 
-    (found,) = ship(sink, part("web/1", 0, 10, LIMITS), TEN)
+    (found,) = ship(sink, part("web/1", 0, 10, LIMITS), [1])
 
     assert there.asked[0].headers["Authorization"] == "Bearer hunter2"
     assert "you sent Bearer …" in found.outcome.text
@@ -604,11 +646,11 @@ def test_without_a_token_none_is_sent(there: Scripted) -> None:  # L-FWD-3
 
 
 def test_of_an_answer_only_the_beginning_is_kept(there: Scripted) -> None:  # L-FWD-14
-    there.say(Reply(400, b"x" * 100_000), Reply())
+    there.say(Reply(422, {"error": "source_invalid", "message": "x" * 100_000}), Reply())
 
     (poison,) = send(there)
 
-    assert poison.text == "x" * 2048
+    assert (poison.status, len(poison.text)) == ("poison", 2048)
 
 
 # What is held
@@ -664,6 +706,7 @@ def test_a_receiver_that_cannot_tell_now_is_asked_again_later(
 def test_a_forward_sink_says_how_it_wants_to_be_driven() -> None:  # L-FWD-2, L-FWD-15, L-WM-7
     sink = ForwardSink(url="https://x.example", inline_wait_s=5, poison_attempts=1, on_poison="hold")
 
+    assert ForwardSink(url="https://x.example", failed_attempts=7).patience.refused_attempts == 7
     assert (sink.is_ordered, sink.asks_first, sink.parallel, sink.wants_row_id) == (True, True, 4, False)
     assert sink.limits(1e9) == Limits(5000, 4 * 1024**2, "ndjson")
     patience = sink.patience

@@ -129,12 +129,17 @@ def tell_result(path: str, result: "SyncResult") -> int:
         tell(where, each.kind, f"{each.dataset}/{each.source}: {each.text}", _hint(result.instance, each), 0)
     if (more := len(result.troubles) - _MOST_TROUBLES) > 0:
         click.echo(f"{where}: {more:,} more strands are not delivered in full; --json names them", err=True)
+    if result.dead_letters:
+        text = f"{result.dead_letters:,} units or parts of units were refused for good, and set aside"
+        tell(where, "dead_letters", text, f"`strandline dlq list {result.instance}` shows them", 0)
     return _CODES[result.status]
 
 
 def _hint(name: str, trouble: "StrandResult") -> str:
     if trouble.kind == "not_taken":
         return f"leave the dataset out: `exclude` in [sinks.{name}]"
+    if trouble.kind == "unexpected_answer" and not trouble.not_before:
+        return f"check url in [sinks.{name}] and the proxies on the way, then `strandline sync {name}`"
     if trouble.kind == "stopped":
         return "nothing is lost; the next run goes on from there"
     if trouble.not_before:

@@ -3,7 +3,8 @@
     unit (0, 5000] ─▶ over max_unit_bytes? halve at the middle seq ─▶ POST ─▶ 202  stored
                                                                           ─▶ 409  send the holes
                                                                           ─▶ 413  halve
-                                                                          ─▶ 422  send the rows around
+                                                                          ─▶ 422  send the rows around; halve
+                                                                                  if it names none
 
 Bounds may differ from try to try: the receiver keeps ranges, so nothing is stored twice and no hole stays.
 The wire is in `strandline.rows.unit`. Nothing here sleeps or repeats: what an answer asks
@@ -27,6 +28,15 @@ from strandline.base.secret import Secret
 from strandline.errors import UsageError
 from strandline.rows.dataset import Dataset
 from strandline.rows.unit import INGEST, MIME, RANGES, UnitHead, unit_headers
+from strandline.sinks.forward.answers import (
+    UNEXPECTED,
+    blames_rows,
+    blames_strand,
+    is_ack,
+    is_held,
+    is_unexpected,
+    unexpected_text,
+)
 from strandline.sinks.forward.http import Answer, NoAnswer, Peer
 from strandline.sinks.forward.request_lines import Ahead, RequestLines, with_lines
 from strandline.sinks.registry import SinkOptions
@@ -45,11 +55,8 @@ from strandline.sinks.sink import (
     Unit,
 )
 
-ACKS: Final = frozenset({200, 201, 202, 204})
 ENCODER: Final = "ndjson"
 ROW_TOO_LARGE: Final = "row_too_large"
-# What someone has to change at the receiver: neither the rows nor the request are at fault.
-_HELD: Final = frozenset({(404, "dataset_unknown"), (403, "out_of_scope")})
 _OTHER_LIFE: Final = "other_life"
 
 _MAX_SCHEMA_BYTES: Final = 16 * 1024
@@ -71,6 +78,7 @@ class ForwardSink(Sink):
     inline_wait_s: float = 300
     poison_attempts: int = 3
     on_poison: Literal["dead_letter", "hold"] = "dead_letter"
+    failed_attempts: int = 20
     parallel: int = 4
     include_row_id: bool = False
 
@@ -103,7 +111,9 @@ class ForwardSink(Sink):
 
     @property
     def patience(self) -> Patience:
-        return Patience(self.inline_wait_s, self.poison_attempts, self.on_poison)
+        return Patience(
+            self.inline_wait_s, self.poison_attempts, self.on_poison, refused_attempts=self.failed_attempts
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -208,25 +218,40 @@ class _Delivery:
         if not piece.rows:
             return []
         if piece.size > self._sink.max_body_bytes:
-            return _smaller(unit, piece, f"over max_body_bytes, {self._sink.max_body_bytes:,}")
+            text = f"over max_body_bytes, {self._sink.max_body_bytes:,}"
+            return _smaller(unit, piece, ROW_TOO_LARGE, text)
         try:
             answer = self._post(unit, piece)
         except NoAnswer as error:
             return [_outcome(unit, piece, "failed", kind=error.kind, text=error.text)]
-        if answer.status in ACKS:
+        if is_ack(answer):
             is_known = answer.members().get("duplicate") is True
             status: Status = "known" if is_known else "stored"
             return [_outcome(unit, piece, status, http_status=answer.status)]
         text = self._peer.text_of(answer)
         if answer.status == 413:
-            return _smaller(unit, piece, text, http_status=413)
+            return _smaller(unit, piece, ROW_TOO_LARGE, text, http_status=413)
         if answer.status == 409 and answer.kind == _OTHER_LIFE:
             return [_other_life(unit, piece, answer)]
         if answer.status == 409 and (held := _held(answer, piece)):
             return _around_held(unit, piece, held)
         if answer.status == 422 and (bad := _refused(answer, piece)):
             return _around_bad(unit, piece, bad, text)
-        return [_refusal(unit, piece, answer, text)]
+        if blames_rows(answer):
+            return _smaller(unit, piece, answer.kind, text, http_status=answer.status)
+        return [self._refusal(unit, piece, answer, text)]
+
+    def _refusal(self, unit: Unit, piece: RequestLines, answer: Answer, text: str) -> Outcome:
+        kind, status = answer.kind, _pause(answer.status)
+        if is_held(answer):
+            status = "held"
+        elif blames_strand(answer):
+            status = "poison"
+        elif status == "failed" and is_unexpected(answer):
+            status, kind = "refused", UNEXPECTED
+            text = unexpected_text(self._sink.url.rstrip("/") + _path(unit), answer.status, text)
+        wait_s = answer.wait_s if status == "pace" else None
+        return _outcome(unit, piece, status, kind=kind, text=text, http_status=answer.status, wait_s=wait_s)
 
     def _post(self, unit: Unit, piece: RequestLines) -> Answer:
         body = piece.body()
@@ -238,7 +263,7 @@ class _Delivery:
             body = _packed(body, self._sink.compression)
         self._requests += 1
         reach("forward.post")
-        answer = self._peer.ask("POST", f"{INGEST}/{quote(unit.shipment.signal, safe='')}", headers, body)
+        answer = self._peer.ask("POST", _path(unit), headers, body)
         reach("forward.answer")
         return answer
 
@@ -249,14 +274,18 @@ def _cut(ahead: Ahead, part: Range, limit: int) -> list[Range | RequestLines | O
     return [ahead.take(part)]
 
 
+def _path(unit: Unit) -> str:
+    return f"{INGEST}/{quote(unit.shipment.signal, safe='')}"
+
+
 def _smaller(
-    unit: Unit, piece: RequestLines, text: str, *, http_status: int = 0
+    unit: Unit, piece: RequestLines, kind: str, text: str, *, http_status: int = 0
 ) -> list[RequestLines | Outcome]:
-    """Halves; of one row nothing is smaller."""
+    """Return the halves of a piece that is not taken as it is; a row that is alone is given up."""
     if piece.rows > 1:
         return list(piece.halves())
     only = piece.within(Range(piece.seqs[0] - 1, piece.seqs[0]))
-    return [_outcome(unit, only, "bad_rows", kind=ROW_TOO_LARGE, text=text, http_status=http_status)]
+    return [_outcome(unit, only, "bad_rows", kind=kind, text=text, http_status=http_status)]
 
 
 def _around_held(unit: Unit, piece: RequestLines, held: RangeSet) -> list[RequestLines | Outcome]:
@@ -306,18 +335,6 @@ def _refused(answer: Answer, piece: RequestLines) -> list[int]:
 def _pause(http_status: int) -> Status:
     """What a refusal asks for, of rows or of a question: another credential, time, or just another try."""
     return "denied" if http_status == 401 else "pace" if http_status in (429, 503) else "failed"
-
-
-def _refusal(unit: Unit, piece: RequestLines, answer: Answer, text: str) -> Outcome:
-    status = _pause(answer.status)
-    if (answer.status, answer.kind) in _HELD:
-        status = "held"
-    elif status == "failed" and 400 <= answer.status < 500 and answer.status != 408:
-        status = "poison"
-    wait_s = answer.wait_s if status == "pace" else None
-    return _outcome(
-        unit, piece, status, kind=answer.kind, text=text, http_status=answer.status, wait_s=wait_s
-    )
 
 
 def _other_life(unit: Unit, piece: RequestLines, answer: Answer) -> Outcome:
