@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from strandline.base.ranges import Range
+from strandline.base.ranges import Range, RangeSet
 from strandline.flush.flush import flush
 from strandline.ingest.quarantine import entries, rows_of
-from strandline.lake.ports.purge import Match, PredicateUnreadable, PurgeAsked
+from strandline.lake.ports.purge import FileListing, Match, PredicateUnreadable, PurgeAsked
 from strandline.lake.ports.snapshots import KnownSnapshot
-from strandline.maintenance.purge import BY, PurgeResult, purge
+from strandline.maintenance.purge import PurgeResult, purge
+from strandline.maintenance.purge_intent import BY
 from strandline.rows.dataset import Dataset, Strand
 from strandline.state.archive import past_events
 from strandline.state.context import Site
@@ -58,7 +59,7 @@ class SimPurger:
     def check(self, dataset: Dataset, where: str) -> None:
         self.table.effect("purge check")
 
-    def count(self, dataset: str, asked: PurgeAsked) -> list[Match]:
+    def count(self, dataset: Dataset, asked: PurgeAsked) -> list[Match]:
         self.table.effect("purge count")
         found = sorted(self._asked_for(asked), key=lambda row: (row.source, row.seq))
         matches = []
@@ -66,11 +67,14 @@ class SimPurger:
             rows = list(group)
             flushes = [row.flush for row in rows]
             seqs = Range(rows[0].seq - 1, rows[-1].seq)
-            matches.append(Match(source, len(rows), seqs, Range(min(flushes) - 1, max(flushes))))
+            ranges = RangeSet.of(Range(row.seq - 1, row.seq) for row in rows).ranges if asked.where else ()
+            matches.append(
+                Match(source, len(rows), seqs, Range(min(flushes) - 1, max(flushes)), tuple(ranges))
+            )
         return matches
 
     def passed(
-        self, dataset: str, asked: PurgeAsked, marks: Mapping[tuple[str, str], int]
+        self, dataset: Dataset, asked: PurgeAsked, marks: Mapping[tuple[str, str], int]
     ) -> dict[tuple[str, str], int]:
         """Whoever has such a row by now, it must be told, but for what an open intent may have sent: nothing
         happens between the marks and this."""
@@ -110,7 +114,20 @@ class SimPurger:
 
         table.call("purge", act)
 
+    def list_files(self, dataset: str) -> FileListing:
+        return FileListing()
+
+    def unnamed(self, dataset: str, listing: FileListing) -> list[str]:
+        return []
+
+    def remove(self, dataset: str, files: Sequence[str]) -> list[str]:
+        return []
+
     def _asked_for(self, asked: PurgeAsked) -> list[TableRow]:
+        if (chosen := asked.rows) is not None:
+            return [
+                row for row in self.table.rows if any(row.seq in each for each in chosen.get(row.source, ()))
+            ]
         return [row for row in self.table.rows if row.flush <= asked.flush and is_asked_for(row, asked)]
 
     def holds_for(self, dataset: Dataset, where: str, rows: Any) -> list[bool]:

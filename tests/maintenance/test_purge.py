@@ -1,27 +1,34 @@
 """Purge: rows go from table, spool and quarantine, and it says what it cannot reach (L-POL-3)."""
 
+import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from strandline.cli.verbs.purge import _left as told_left
 from strandline.errors import UsageError
+from strandline.flush import publish
 from strandline.ingest.append import append
 from strandline.ingest.quarantine import entries, rows_of
 from strandline.ingest.spool import spool_lines
+from strandline.lake.jobs import purge as purge_job
 from strandline.lake.jobs.deliver import SparkCourier
 from strandline.lake.jobs.purge import SparkPurger
-from strandline.lake.ports.purge import PredicateUnreadable
+from strandline.lake.ports.purge import FileListing, PredicateUnreadable, TooScattered
 from strandline.maintenance import purge as purge_module
+from strandline.maintenance import purge_intent
 from strandline.maintenance.open_run import OtherRunOpen
 from strandline.maintenance.purge import PurgeResult, purge
 from strandline.node.status import status_of
 from strandline.persist import Append, blob_store
-from strandline.rows.dataset import Strand
+from strandline.rows.dataset import Column, Strand
 from strandline.sinks.blob.blob_sink import BlobSink
+from strandline.state.dataset_versions import declared
 from tests.delivery.rig import blob_rows, once
 from tests.maintenance.calm import Crash, crash_at, open_letter
 from tests.maintenance.house import House
@@ -223,11 +230,174 @@ def test_a_predicate_that_does_not_tell_is_refused(
 ) -> None:  # L-POL-3
     house.land(2)
 
-    for where in ("nobody = 1", "n +", "n", "_sl_seq = 1", "rand() < 0.5", "n < now()"):
+    unsteady = (
+        "rand() < 0.5",
+        "n < now()",
+        "n < unix_timestamp()",
+        "note < curdate()",
+        "note = uuid()",
+        "note = input_file_name()",
+        "note = session_user()",
+        "note = version()",
+        "note = reflect('java.util.UUID', 'randomUUID')",
+        "note = java_method('java.util.UUID', 'randomUUID')",
+        "note < current_timestamp",
+        "n IN (SELECT 1)",
+    )
+    for where in ("nobody = 1", "n +", "n", "_sl_seq = 1", *unsteady):
         with pytest.raises(PredicateUnreadable):
             purged(where=where)
 
     assert values(house) == [1, 2]
+
+
+def test_what_goes_is_what_was_counted_whatever_the_predicate_says_later(
+    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-POL-3, G-2: the settings of the session that ends a purge are not those that began it
+    house.land(4, at="2026-03-01T23:30:00Z")
+    house.land(4, at="2026-03-02T12:00:00Z")
+    where = "CAST(CAST(at AS TIMESTAMP) AS DATE) = '2026-03-01'"
+    with monkeypatch.context() as patched:
+        patched.setattr(purge_module, "reach", lambda name: _crash() if name == "purge.intended" else None)
+        with pytest.raises(Crash):
+            purged(where=where)
+    house.clock.forward(hours=1)
+    house.site = house.another_site()
+    house.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")  # where all of them are on the 2nd
+    try:
+        house.prune()
+    finally:
+        house.spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    assert house.site.standing.prunings().of(house.dataset).rows == 4
+    assert house.strand_state().removed_rows == 4
+    assert values(house) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("most", [0, 2], ids=["as keys", "as text"])
+def test_scattered_rows_of_many_sources_go_and_no_other(
+    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:  # L-POL-3
+    monkeypatch.setattr(purge_job, "_MOST_IN_TEXT", most * 100)
+    monkeypatch.setattr(purge_intent, "_MOST_IN_EVENT", most * 100)
+    for source in ("web-1", "web-'2'"):
+        house.land(20, source)
+
+    done = purged(where="n % 3 = 0 OR n IN (7, 8)")
+
+    assert (done.rows, done.strands) == (15, {"web-1": 8, "web-'2'": 7})
+    assert values(house) == [n for n in range(1, 41) if n % 3 and n not in (7, 8)]
+    assert done.is_whole
+
+
+def test_rows_in_too_many_places_for_one_purge_are_refused(
+    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-POL-3
+    monkeypatch.setattr(purge_job, "MOST_RANGES", 3)
+    house.land(10)
+
+    with pytest.raises(TooScattered, match="too many separate places"):
+        purged(where="n % 2 = 0")
+
+    assert purged(where="n < 8").rows == 7
+
+
+def test_a_column_that_is_declared_and_not_in_the_table_yet_does_not_stop_it(
+    house: House, purged: Callable[..., PurgeResult]
+) -> None:  # L-POL-3, L-SCH-5
+    house.land(3)
+    known = house.site.known(house.dataset).dataset
+    wider = replace(known, columns=(*known.columns, Column("later", "bigint")), version=known.version + 1)
+    house.site.b.commit([], [declared(wider, house.clock.now_us())])
+
+    assert purged(where="n = 1").rows == 1
+    assert purged(where="later = 5").rows == 0
+    assert purged(where="later IS NULL AND n = 2").rows == 1
+    assert values(house) == [3]
+
+
+def orphan(house: House) -> Path:
+    """A file with rows in it that a killed task left: a copy of one of the table's."""
+    (file, *_) = table_folder(house).joinpath("data").rglob("*.parquet")
+    return Path(shutil.copy(file, file.with_name(f"left-{uuid4().hex}.parquet")))
+
+
+def test_files_that_a_killed_job_left_go_however_young_they_are(
+    each_house: House,
+) -> None:  # L-POL-3, on classic Spark and on Connect
+    house = each_house
+    house.land(2, note=SECRET)
+    left = orphan(house)
+    house.land(2, note="harmless")
+    purger = SparkPurger(lambda: house.spark, house.lake)
+
+    done = purge(house.site, purger, house.dataset, where=f"note = '{SECRET}'", flush=house.flush)
+
+    assert (done.rows, done.files.removed, done.is_whole) == (2, 1, True)
+    assert not left.exists()
+    assert values(house) == [3, 4]
+    assert SECRET.encode() not in bytes_under(table_folder(house))
+
+
+def test_files_that_an_open_flush_may_be_writing_are_named_and_stay(
+    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-POL-3
+    house.land(2, note=SECRET)
+    left = orphan(house)
+    house.append(1)
+    purger = SparkPurger(lambda: house.spark, house.lake)
+
+    def begin() -> None:
+        with monkeypatch.context() as patched, suppress(Crash):
+            patched.setattr(publish, "reach", lambda name: _crash() if name == "land.stage" else None)
+            house.flush()
+
+    done = purge(house.site, purger, house.dataset, where=f"note = '{SECRET}'", flush=begin)
+
+    assert left.exists()
+    assert (done.rows, done.files.count, done.is_whole) == (2, 1, False)
+    assert done.files.left[0].endswith(left.name)
+    assert "is open, and may be writing them" in done.files.reason
+    assert any(left.name in line for line in told_left(done))
+    house.clock.forward(hours=1)
+    assert purged(where=f"note = '{SECRET}'").files.removed == 1
+    assert not left.exists()
+
+
+def test_nothing_is_removed_if_the_listing_lacks_a_file_that_the_table_names(
+    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch
+) -> None:  # L-POL-3: paths that cannot be compared would make every file look left
+    house.land(2)
+    monkeypatch.setattr(
+        SparkPurger, "list_files", lambda *_: FileListing((str(orphan(house)), "/else/where.parquet"))
+    )
+
+    done = purged(where="n = 1")
+
+    assert (done.rows, done.files.removed, done.is_whole) == (1, 0, False)
+    assert "the listing lacks" in done.files.reason
+    assert values(house) == [2]
+
+
+def test_files_that_cannot_be_listed_are_told(
+    house: House, purged: Callable[..., PurgeResult]
+) -> None:  # L-POL-3
+    house.land(2)
+    house.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.data.path' = 'nowhere://bucket/data')")
+
+    done = purged(source="nobody")
+
+    assert (done.files.removed, done.is_whole) == (0, False)
+    assert "cannot be listed" in done.files.reason
+
+
+def test_a_column_may_have_the_name_of_a_function(
+    house: House, purged: Callable[..., PurgeResult]
+) -> None:  # L-POL-3
+    house.land(1, random="x", now=1)
+    house.land(1, random="y", now=2)
+
+    assert purged(where="random = 'x' AND now = 1").rows == 1
 
 
 def test_a_purge_of_everything_is_refused(purged: Callable[..., PurgeResult]) -> None:  # L-POL-3

@@ -14,6 +14,7 @@ from strandline.ingest.load import Guarded
 from strandline.lake.ports.purge import PurgeAsked, Purger
 from strandline.maintenance import purge
 from strandline.maintenance.compaction import merge
+from strandline.maintenance.purge_intent import PurgeRun
 from strandline.maintenance.retention import prune
 from strandline.maintenance.retention.sink_marks import Marks
 from strandline.maintenance.sweeps import archive_history
@@ -126,7 +127,7 @@ def test_a_purge_that_is_on_record_before_its_rows_go_is_found(monkeypatch: pyte
     """L-POL-3: a crash in between leaves rows that nobody looks for any more."""
     real = purge._delete_and_record
 
-    def too_early(site: Site, purger: Purger, dataset: str, lease: Lease, run: purge.PurgeRun) -> None:
+    def too_early(site: Site, purger: Purger, dataset: str, lease: Lease, run: PurgeRun) -> None:
         real(site, Idle(), dataset, lease, run)  # type: ignore[arg-type]
         purger.delete(dataset, run.asked)
 
@@ -145,8 +146,8 @@ def test_a_purge_that_takes_what_came_since_it_was_decided_is_found(monkeypatch:
     """L-POL-3: what has landed since was not counted. Most of all where it goes on after a crash."""
     real = purge._delete_and_record
 
-    def wider(site: Site, purger: Purger, dataset: str, lease: Lease, run: purge.PurgeRun) -> None:
-        asked = replace(run.asked, flush=site.standing.numbers(dataset).last)
+    def wider(site: Site, purger: Purger, dataset: str, lease: Lease, run: PurgeRun) -> None:
+        asked = replace(run.asked, flush=site.standing.numbers(dataset).last, rows=None)
         real(site, purger, dataset, lease, replace(run, asked=asked))
 
     monkeypatch.setattr(purge, "_delete_and_record", wider)
@@ -158,7 +159,7 @@ def test_a_resumed_purge_that_counts_twice_is_found(monkeypatch: pytest.MonkeyPa
     """L-POL-3: a purge that was cut short and is finished removes its rows once, and records them once."""
     real = purge.finish_purge
 
-    def twice(site: Site, purger: Purger, dataset: str, lease: Lease) -> purge.PurgeRun | None:
+    def twice(site: Site, purger: Purger, dataset: str, lease: Lease) -> PurgeRun | None:
         return real(site, Idle(), dataset, lease)  # type: ignore[arg-type]  # what is left is found anew
 
     monkeypatch.setattr(purge, "finish_purge", twice)

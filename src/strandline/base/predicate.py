@@ -1,7 +1,8 @@
 """Whether a predicate in SQL says the same of a row each time, told from its text alone.
 
-A retry must withhold the rows that the first try withheld. So a predicate may depend on nothing but the row:
-not on the time, not on chance, not on who asks, and on no other rows.
+A retry must withhold the rows that the first try withheld, and a purge must judge rows in quarantine as it
+judges those of the table. So a predicate may depend on nothing but the row: not on the time, not on chance,
+not on who asks, and on no other rows.
 """
 
 import re
@@ -33,11 +34,16 @@ _NOW_IN_WORDS: Final = re.compile(
 )
 
 
+def without_quoted(sql: str, instead: str = " ") -> str:
+    """Return the text with `instead` in place of each literal, quoted name and comment."""
+    return _QUOTED.sub(instead, sql)
+
+
 def why_unsteady(where: str) -> str | None:
     """What in a predicate may say something else of the same row another time; None if nothing does."""
     if word := _NOW_IN_WORDS.search(where):
         return f"'{word[1]}' {_TIME}"
-    text = _QUOTED.sub(" '' ", where)
+    text = without_quoted(where, " '' ")
     if _NOW.search(text):
         return f"unix_timestamp() {_TIME}"
     for name in map(str.lower, _CALLED.findall(text)):

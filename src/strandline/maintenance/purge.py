@@ -1,12 +1,13 @@
 """Purge: rows go wherever this node has them, and it is told where they went before.
 
     flush       what is pending lands first: segments are never edited
-    intend      which rows go, how many they are, and which sinks have passed them, as an event: it is decided
+    intend      which rows go, by source and seq, and which sinks have passed them, as an event: it is decided
     delete      those rows, in one commit of the table
     record      what went, in the stream of the dataset and in each ledger
     quarantine  entries lose the rows of which it holds; what cannot be judged stays, and is told
     sweep       the segments of the dataset that have landed, without a grace period
     expire      the snapshots of the table in which the rows still are
+    files       that no snapshot names, as a killed job leaves them
 
 Lines and numbers stay where they are. A crash after the intent leaves it open: the next purge, or the next
 run of retention, deletes the same rows again, which removes nothing twice, and records them. All that comes
@@ -18,11 +19,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from strandline.base.failpoint import reach
+from strandline.base.predicate import why_unsteady
 from strandline.base.ranges import Range
 from strandline.config.keys import CompactionSection
 from strandline.errors import UsageError
-from strandline.lake.ports.purge import Match, PurgeAsked, Purger
+from strandline.lake.ports.purge import PredicateUnreadable, PurgeAsked, Purger
 from strandline.maintenance.open_run import OtherRunOpen, check_no_rewrite, opened_by
+from strandline.maintenance.purge_files import UnnamedFiles, purge_files
+from strandline.maintenance.purge_intent import BY, AlreadyDelivered, PurgeRun, intent_data, run_of
 from strandline.maintenance.purge_quarantine import Quarantined, purge_quarantine
 from strandline.maintenance.snapshot_expiry import expirable
 from strandline.maintenance.sweeps.landed_segments import SCOPE, sweep_dataset
@@ -39,17 +43,7 @@ if TYPE_CHECKING:
     from strandline.lake.ports.snapshots import KnownSnapshot
 
 WAIT_S: Final = 60.0  # for another who keeps house
-BY: Final = "purge"
 _ONLY_NOW: Final = CompactionSection(min_snapshots=1, max_snapshot_age_h=0, max_snapshots=1)
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyDelivered:
-    """Rows that had left through a sink, as far as its line tells: it cannot call them back."""
-
-    sink: str
-    source: str
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,7 @@ class PurgeResult:
     snapshots: int = 0
     snapshots_left: int = 0
     open_numbers: tuple[int, ...] = ()
+    files: UnnamedFiles = field(default_factory=UnnamedFiles)
     pending: int = 0
     is_resumed: bool = False
     is_dry: bool = False
@@ -91,22 +86,8 @@ class PurgeResult:
     def is_whole(self) -> bool:
         """Whether nothing of what was asked for is left, as far as this node can tell."""
         unsure = self.quarantined.undecided or self.held or self.letters
-        return not (unsure or self.snapshots_left or self.open_numbers or self.pending)
-
-
-@dataclass(frozen=True, slots=True)
-class PurgeRun:
-    """What is decided."""
-
-    id: str
-    asked: PurgeAsked
-    found: tuple[Match, ...]
-    left: tuple[AlreadyDelivered, ...]
-    bare: Mapping[str, int]
-
-    @property
-    def rows(self) -> int:
-        return sum(each.rows for each in self.found)
+        is_left = self.snapshots_left or self.open_numbers or self.pending or self.files.is_left
+        return not (unsure or is_left)
 
 
 def purge(
@@ -126,6 +107,8 @@ def purge(
     """
     if where is None and source is None:
         raise UsageError("a purge of everything", hint="say which rows go: `where`, `source`, or both")
+    if where is not None and (reason := why_unsteady(where)) is not None:
+        raise PredicateUnreadable(dataset, where, reason)
     known = site.known(dataset).dataset
     if not is_dry:
         flush()
@@ -184,9 +167,12 @@ class _Purging:
         }
         numbers = self.site.standing.numbers(self.dataset)
         asked = PurgeAsked(self.where, self.source, numbers.visible)
-        found = tuple(self.purger.count(self.dataset, asked))
+        known = self.site.known(self.dataset).dataset
+        found = tuple(self.purger.count(known, asked))
+        if self.where is not None:
+            asked = replace(asked, rows={each.source: each.ranges for each in found})
         marks = self._marks({each.source for each in found})
-        passed = self.purger.passed(self.dataset, asked, marks) if found else {}
+        passed = self.purger.passed(known, asked, marks) if found else {}
         left = tuple(AlreadyDelivered(name, source, rows) for (name, source), rows in sorted(passed.items()))
         is_all = self.where is None and not numbers.open
         bare = {each.source: visible.get(each.source, 0) for each in found} if is_all else {}
@@ -258,19 +244,7 @@ class _Purging:
     # Doing it
 
     def _intend(self, lease: Lease, run: PurgeRun) -> None:
-        data = {
-            "run": run.id,
-            "by": BY,
-            "where": run.asked.where,
-            "source": run.asked.source,
-            "flush": run.asked.flush,
-            "found": [
-                [each.source, each.rows, *(each.seqs.lo, each.seqs.hi), *(each.flushes.lo, each.flushes.hi)]
-                for each in run.found
-            ],
-            "left": [[each.sink, each.source, each.rows] for each in run.left],
-            "bare": dict(run.bare),
-        }
+        data = intent_data(self.site.content, run)
         stream, at = retention_stream(self.dataset), self.site.clock.now_us()
         before = self.site.standing.prunings().of(self.dataset).event
         reach("purge.intend")
@@ -286,8 +260,10 @@ class _Purging:
             for ids in (doomed.staged, doomed.published):
                 if ids:
                     self.purger.expire(self.dataset, ids)
-        reach("purge.expired")
-        return replace(result, snapshots=len(doomed), snapshots_left=max(len(self._snapshots()) - 1, 0))
+            reach("purge.expired")
+            files = purge_files(self.site, self.purger, self.dataset)
+        left = max(len(self._snapshots()) - 1, 0)
+        return replace(result, snapshots=len(doomed), snapshots_left=left, files=files)
 
     def _snapshots(self) -> "Sequence[KnownSnapshot]":
         return self.purger.snapshots(self.dataset)
@@ -335,13 +311,7 @@ def finish_purge(site: Site, purger: Purger, dataset: str, lease: Lease) -> Purg
     if by != BY:
         raise OtherRunOpen(dataset, by)
     with readable(stream, event):
-        matches = tuple(
-            Match(source, rows, Range(lo, hi), Range(early, late))
-            for source, rows, lo, hi, early, late in data["found"]
-        )
-        asked = PurgeAsked(data["where"], data["source"], data["flush"])
-        left = tuple(AlreadyDelivered(*each) for each in data["left"])
-        run = PurgeRun(data["run"], asked, matches, left, dict(data["bare"]))
+        run = run_of(site.content, data)
     _delete_and_record(site, purger, dataset, lease, run)
     return run
 

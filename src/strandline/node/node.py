@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from strandline.base.clock import Clock
+from strandline.base.predicate import without_quoted
 from strandline.config.config import FILE_NAME, Config, default_config, load_config
 from strandline.config.lake_settings import CATALOG
 from strandline.errors import StrandlineError, UsageError
@@ -51,7 +52,6 @@ Refresh = Literal["never", "auto", "always"]
 
 _importing = threading.Lock()
 _READS: Final = ("select", "with", "from", "values", "table", "show", "describe", "desc", "explain")
-_QUOTED: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class Node:
@@ -555,7 +555,7 @@ def open_node(
 
 def _refuse_writes(query: str) -> None:
     """A statement that is no query, or that goes past the datasets; what stands in quotes does not count."""
-    bare = _QUOTED.sub(" ", query)
+    bare = without_quoted(query)
     first = re.match(r"[\s(]*(\w*)", bare)
     word = first[1].lower() if first else ""
     written = re.search(r"\b(insert|merge|update|delete|overwrite)\b", bare, re.IGNORECASE)

@@ -30,11 +30,14 @@ def purge_(
     elsewhere it cannot reach. A purge that was cut short is finished by repeating it.
 
     Ends with 3 if something may be left: a damaged segment or a quarantined row that cannot be looked at, a
-    dead letter that waits, a flush or load that is open and keeps old snapshots.
+    dead letter that waits, a flush or load that is open and keeps old snapshots, a file below the table that
+    no snapshot names and that could not be removed.
 
     With --json: dataset, where, source, rows, strands (source: rows), left (sink, source, rows), quarantined,
     undecided (rows in quarantine), held (source, segment, rows), letters, segments, snapshots,
-    snapshots_left, open_numbers, pending (rows a dry run did not look at), whole, resumed, dry_run.
+    snapshots_left, open_numbers, files (that no snapshot named: removed), files_left (the first 100 that
+    stay), files_left_count, files_left_reason, pending (rows a dry run did not look at), whole, resumed,
+    dry_run.
 
     For example: strandline purge orders --where "customer = 'ann'" --dry-run
     """
@@ -90,6 +93,15 @@ def _left(done: "PurgeResult") -> Iterator[str]:
         if not what:
             what, verb = "a rewrite", "maintain"
         yield f"old snapshots stay while {what} is open: `strandline {verb} {done.dataset}`, then again"
+    if done.files.removed:
+        yield f"{done.files.removed:,} files that a killed job had left were removed"
+    if done.files.is_left:
+        count = (
+            f"{done.files.count:,} files that no snapshot names" if done.files.count else "there may be files"
+        )
+        yield f"{count} may hold some: {done.files.reason}"
+    for file in done.files.left:
+        yield f"left: {file}"
     if done.pending:
         yield f"{done.pending:,} pending rows were not looked at"
 
@@ -110,6 +122,10 @@ def _facts(done: "PurgeResult") -> dict[str, Any]:
         "snapshots": done.snapshots,
         "snapshots_left": done.snapshots_left,
         "open_numbers": list(done.open_numbers),
+        "files": done.files.removed,
+        "files_left": list(done.files.left),
+        "files_left_count": done.files.count,
+        "files_left_reason": done.files.reason,
         "pending": done.pending,
         "whole": done.is_whole,
         "resumed": done.is_resumed,

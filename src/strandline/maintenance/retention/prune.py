@@ -30,8 +30,8 @@ from strandline.lake.ports.prune import (
 )
 from strandline.lake.ports.purge import Purger
 from strandline.maintenance.open_run import BY, check_no_rewrite, opened_by
-from strandline.maintenance.purge import BY as PURGE
 from strandline.maintenance.purge import finish_purge
+from strandline.maintenance.purge_intent import BY as PURGE
 from strandline.maintenance.retention.last_look import LastLook, keeping, kept_of
 from strandline.maintenance.retention.missed_rows import Lack, lacking, rows_of, stood
 from strandline.maintenance.retention.prune_candidates import Ripe, ripe, ripens_at
