@@ -146,7 +146,9 @@ def free_port() -> int:
 @pytest.fixture(scope="session")
 def _connect_session(connect_server: ConnectServer) -> "Iterator[SparkSession]":
     mode = os.environ.get(CONNECT_MODE)
-    session = open_session(connect_server.remote, SparkSettings(remote=connect_server.remote))
+    session = open_session(
+        connect_server.remote, SparkSettings(remote=connect_server.remote), connect_server.lake
+    )
     if mode is None:
         del os.environ[CONNECT_MODE]  # on in the tests of Connect alone: see connect_spark
     yield session

@@ -9,6 +9,7 @@ from typing import Any
 
 from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import StrandlineError
+from strandline.lake.spark.conf import catalog_conf
 from strandline.lake.spark.session import is_connect, slots, start_spark, stop_spark
 
 
@@ -92,7 +93,8 @@ def bare(folder: Path) -> None:
 
 
 def connect(folder: Path, remote: str) -> None:
-    settings = lake_in(folder), SparkSettings(remote=remote)
+    lake = lake_in(folder)  # another than the server's, so the session is told
+    settings = lake, SparkSettings(remote=remote, conf=catalog_conf(lake))
     session = start_spark(*settings, tell=tell)
     tell(
         f"connect: {is_connect(session)}, slots: {slots(session)}, same: {start_spark(*settings) is session}"

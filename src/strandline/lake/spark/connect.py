@@ -5,21 +5,23 @@ or sent along, since our functions reach the tasks by name.
 """
 
 import os
+import re
 import socket
 from collections.abc import Iterable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from strandline.config.lake_settings import CATALOG, SparkSettings
+from strandline.config.lake_settings import CATALOG, LakeSettings, SparkSettings
 from strandline.errors import UnavailableError, UsageError
-from strandline.lake.spark.conf import CACHE_KEY, CATALOG_KEY, session_conf
+from strandline.lake.spark.conf import CACHE_KEY, CATALOG_KEY, catalog_conf, session_conf
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 DEFAULT_PORT: Final = 15002
+_PLACE_KEYS: Final = ("type", "warehouse", "uri")  # of a catalog: together they say which tables it has
 REACH_S: Final = 10
 MOST_SLOTS: Final = 100_000
 CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"  # has pyspark.sql.functions make columns for Connect
@@ -50,6 +52,19 @@ class CatalogMissing(UnavailableError):
             f"{CATALOG_KEY}.type, .uri and .warehouse, and {CACHE_KEY}=false",
         )
         self.remote = remote
+
+
+class CatalogDiffers(UsageError):
+    """The Connect server keeps its tables in another place than [lake] says."""
+
+    def __init__(self, remote: str, key: str, found: str, wanted: str) -> None:
+        super().__init__(
+            f"the Spark Connect server at {remote} has another lake: its {CATALOG_KEY}.{key} is {found!r}, "
+            f"and [lake] of this node means {wanted!r}",
+            hint=f"correct [lake], or start the server with the {key} of [lake] as {CATALOG_KEY}.{key}; if "
+            f"both name one place in different words, set {key} in [lake.conf] as the server has it",
+        )
+        self.remote, self.key, self.found, self.wanted = remote, key, found, wanted
 
 
 class ExecutorsDiffer(UnavailableError):
@@ -121,12 +136,14 @@ def address(remote: str) -> str:
     return remote.partition("/;")[0]
 
 
-def open_session(remote: str, spark: SparkSettings) -> "SparkSession":
-    """A session on the server at `remote`, checked; it is closed if something is wrong with it."""
+def open_session(remote: str, spark: SparkSettings, lake: LakeSettings) -> "SparkSession":
+    """Return a checked session on the server at `remote`. It is closed if something is wrong with it, such as
+    a catalog that is not that of `lake`: there each flush would stage rows that nobody here can find."""
     _reach(remote)
     session = new_session(remote)
     try:
         _configure(session, spark)
+        _check_lake(session, address(remote), lake)
         if not spark.is_own:
             _check_catalog(session, address(remote))
             check_executors(session)
@@ -195,6 +212,28 @@ def _check_catalog(session: "SparkSession", remote: str) -> None:
         session.sql(f"SHOW NAMESPACES IN {CATALOG}").collect()
     except PySparkException as error:
         raise CatalogMissing(remote, str(error).strip().splitlines()[0]) from error
+
+
+def _check_lake(session: "SparkSession", remote: str, lake: LakeSettings) -> None:
+    """Raise CatalogDiffers if the catalog of the session is not that of `lake`. A key that the session does
+    not have is left to the server's own defaults."""
+    wanted = catalog_conf(lake)
+    for key in _PLACE_KEYS:
+        name = f"{CATALOG_KEY}.{key}"
+        has, means = session.conf.get(name, None), wanted.get(name)
+        if has is not None and means is not None and plain_place(has) != plain_place(means):
+            raise CatalogDiffers(remote, key, plain_place(has), plain_place(means))
+
+
+def plain_place(text: str) -> str:
+    """Return a warehouse, URI or type in the one form that is compared and shown: without options, secrets,
+    default ports and other things that do not change which place it is."""
+    plain = re.sub(r"^(jdbc:)?sqlite:/*", "/", text.partition("?")[0].strip())
+    plain = re.sub(r"^file:/+", "/", plain)
+    plain = re.sub(r"^s3[an]://", "s3://", plain)
+    plain = re.sub(r"//[^/@]*@", "//", plain)
+    plain = re.sub(r"^(jdbc:postgresql://[^/:]+):5432(?=/|$)", r"\1", plain)
+    return plain.rstrip("/")
 
 
 def check_executors(session: "SparkSession") -> None:

@@ -138,7 +138,7 @@ def _start(lake: LakeSettings, spark: SparkSettings, tell: Callable[[str], None]
         opened = open_classic(lake, spark, tell)
         return _Started(spark, opened.session, opened, [(lake, opened.session)])
     tell(f"connecting to Spark at {connect.address(spark.remote)}")
-    session = connect.open_session(spark.remote, spark)
+    session = connect.open_session(spark.remote, spark, lake)
     return _Started(spark, session, None, [(lake, session)])
 
 
