@@ -1,25 +1,21 @@
 """Purge: rows go from table, spool and quarantine, and it says what it cannot reach (L-POL-3)."""
 
-import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from strandline.cli.verbs.purge import _left as told_left
 from strandline.errors import UsageError
-from strandline.flush import publish
 from strandline.ingest.append import append
 from strandline.ingest.quarantine import entries, rows_of
 from strandline.ingest.spool import spool_lines
 from strandline.lake.jobs import purge as purge_job
 from strandline.lake.jobs.deliver import SparkCourier
 from strandline.lake.jobs.purge import SparkPurger
-from strandline.lake.ports.purge import FileListing, PredicateUnreadable, TooScattered
+from strandline.lake.ports.purge import PredicateUnreadable, TooScattered
 from strandline.maintenance import purge as purge_module
 from strandline.maintenance import purge_intent
 from strandline.maintenance.open_run import OtherRunOpen
@@ -314,81 +310,6 @@ def test_a_column_that_is_declared_and_not_in_the_table_yet_does_not_stop_it(
     assert purged(where="later = 5").rows == 0
     assert purged(where="later IS NULL AND n = 2").rows == 1
     assert values(house) == [3]
-
-
-def orphan(house: House) -> Path:
-    """A file with rows in it that a killed task left: a copy of one of the table's."""
-    (file, *_) = table_folder(house).joinpath("data").rglob("*.parquet")
-    return Path(shutil.copy(file, file.with_name(f"left-{uuid4().hex}.parquet")))
-
-
-def test_files_that_a_killed_job_left_go_however_young_they_are(
-    each_house: House,
-) -> None:  # L-POL-3, on classic Spark and on Connect
-    house = each_house
-    house.land(2, note=SECRET)
-    left = orphan(house)
-    house.land(2, note="harmless")
-    purger = SparkPurger(lambda: house.spark, house.lake)
-
-    done = purge(house.site, purger, house.dataset, where=f"note = '{SECRET}'", flush=house.flush)
-
-    assert (done.rows, done.files.removed, done.is_whole) == (2, 1, True)
-    assert not left.exists()
-    assert values(house) == [3, 4]
-    assert SECRET.encode() not in bytes_under(table_folder(house))
-
-
-def test_files_that_an_open_flush_may_be_writing_are_named_and_stay(
-    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch
-) -> None:  # L-POL-3
-    house.land(2, note=SECRET)
-    left = orphan(house)
-    house.append(1)
-    purger = SparkPurger(lambda: house.spark, house.lake)
-
-    def begin() -> None:
-        with monkeypatch.context() as patched, suppress(Crash):
-            patched.setattr(publish, "reach", lambda name: _crash() if name == "land.stage" else None)
-            house.flush()
-
-    done = purge(house.site, purger, house.dataset, where=f"note = '{SECRET}'", flush=begin)
-
-    assert left.exists()
-    assert (done.rows, done.files.count, done.is_whole) == (2, 1, False)
-    assert done.files.left[0].endswith(left.name)
-    assert "is open, and may be writing them" in done.files.reason
-    assert any(left.name in line for line in told_left(done))
-    house.clock.forward(hours=1)
-    assert purged(where=f"note = '{SECRET}'").files.removed == 1
-    assert not left.exists()
-
-
-def test_nothing_is_removed_if_the_listing_lacks_a_file_that_the_table_names(
-    house: House, purged: Callable[..., PurgeResult], monkeypatch: pytest.MonkeyPatch
-) -> None:  # L-POL-3: paths that cannot be compared would make every file look left
-    house.land(2)
-    monkeypatch.setattr(
-        SparkPurger, "list_files", lambda *_: FileListing((str(orphan(house)), "/else/where.parquet"))
-    )
-
-    done = purged(where="n = 1")
-
-    assert (done.rows, done.files.removed, done.is_whole) == (1, 0, False)
-    assert "the listing lacks" in done.files.reason
-    assert values(house) == [2]
-
-
-def test_files_that_cannot_be_listed_are_told(
-    house: House, purged: Callable[..., PurgeResult]
-) -> None:  # L-POL-3
-    house.land(2)
-    house.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.data.path' = 'nowhere://bucket/data')")
-
-    done = purged(source="nobody")
-
-    assert (done.files.removed, done.is_whole) == (0, False)
-    assert "cannot be listed" in done.files.reason
 
 
 def test_a_column_may_have_the_name_of_a_function(
