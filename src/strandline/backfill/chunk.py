@@ -1,10 +1,13 @@
 """Chunks: what an item's rows are cut into, and the mark that says for good that one is written.
 
-    backfilled/<provider>/<digest of dataset and item>/<ordinal>    {"rows": 10000, "digest": "9f2c…"}
+    backfilled/<provider>/<digest of dataset and item>/<ordinal>    {"rows": 10000, "digest": "9f2c…",
+                                                                    "waiting": {source: {lo, hi, removed}}}
 
 The mark is of the chunk as it was yielded, before anything was left out, and goes into the transaction that
-writes what is left. The next run cuts the item where the marks say it was cut, so that an item that grew
-comes in the same chunks and new ones behind them.
+writes what is left. If rows of the chunk had not landed by then, `waiting` says where in their strands they
+may be, so that a later run notices if an operator has given them up (see `lost_rows.py`). The next run cuts
+the item where the marks say it was cut, so that an item that grew comes in the same chunks and new ones
+behind them.
 
     backfilled/<provider>/<digest of dataset and item>/frame    {"version": "4096:…", "rows": 1000000, …}
 
@@ -12,7 +15,7 @@ That of an item which came whole, as a frame (see `frame.py`). An item may chang
 file does that grows: where rows have no identity, nothing but its version tells then what is written of it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -49,11 +52,25 @@ class ItemChanged(UsageError):
         self.item, self.dataset = item, dataset
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Rows of a chunk are in `(lo, hi]` of a strand and had not landed; `removed` rows had been removed from
+    the strand by then."""
+
+    lo: int
+    hi: int
+    removed: int
+
+
 class ChunkMark(msgspec.Struct, frozen=True):
     """A chunk that is written."""
 
     rows: int
     digest: str
+    waiting: dict[str, Waiting] = {}
+
+    def is_of(self, other: "ChunkMark | None") -> bool:
+        """Whether it is of the same rows."""
+        return other is not None and (self.rows, self.digest) == (other.rows, other.digest)
 
 
 class FrameMark(msgspec.Struct, frozen=True):
@@ -66,7 +83,8 @@ class FrameMark(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ChunkPart:
-    """A chunk of an item that is not written yet, and the mark that stood in its place."""
+    """A chunk of an item that is not written yet, and the mark that stood in its place. With `is_again` it
+    was written, and rows of it were given up since."""
 
     item: Item
     key: str
@@ -74,6 +92,7 @@ class ChunkPart:
     bytes: int
     mark: ChunkMark
     before: Any
+    is_again: bool = False
 
     @property
     def expected(self) -> ExpectKey:
@@ -81,7 +100,14 @@ class ChunkPart:
 
     @property
     def write(self) -> Put:
-        return Put(self.key, msgspec.structs.asdict(self.mark))
+        return self.write_with({})
+
+    def write_with(self, waiting: Mapping[str, Waiting]) -> Put:
+        """Return the write of the mark. `waiting` is of all chunks that are written together."""
+        data: dict[str, Any] = {"rows": self.mark.rows, "digest": self.mark.digest}
+        if waiting:
+            data["waiting"] = {source: msgspec.structs.asdict(each) for source, each in waiting.items()}
+        return Put(self.key, data)
 
 
 def mark_key(instance: str, item: Item, ordinal: int) -> str:
@@ -126,8 +152,16 @@ def rows_whole(site: Site, instance: str, item: Item) -> int | None:
     raise ItemChanged(item.id, item.dataset, "was written whole and comes in chunks now")
 
 
-def parts(b: AtomicBackend, instance: str, item: Item, chunks: Iterable[Chunk]) -> Iterator[ChunkPart | int]:
-    """The chunks of an item that are not written yet; an integer is so many rows of one that is."""
+def parts(
+    b: AtomicBackend,
+    instance: str,
+    item: Item,
+    chunks: Iterable[Chunk],
+    *,
+    is_lost: Callable[[ChunkMark], bool] = lambda _: False,
+) -> Iterator[ChunkPart | int]:
+    """The chunks of an item that are not written yet, or of which rows are lost; an integer is so many rows
+    of one that is."""
     stream = _Stream(chunks)
     ordinal = 0
     while True:
@@ -139,10 +173,11 @@ def parts(b: AtomicBackend, instance: str, item: Item, chunks: Iterable[Chunk]) 
             return
         digest, size = measured(rows)
         mark = ChunkMark(count(rows), digest)
-        if mark == kept:
+        is_known = mark.is_of(kept)
+        if is_known and not (kept is not None and kept.waiting and is_lost(kept)):
             yield mark.rows
         else:
-            yield ChunkPart(item, key, rows, size, mark, before)
+            yield ChunkPart(item, key, rows, size, mark, before, is_known)
         ordinal += 1
 
 

@@ -7,9 +7,11 @@ was cut short is run again, and a run beside live appends writes what those have
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 
-from strandline.backfill.chunk import ChunkPart, parts, rows_whole
+from strandline.backfill.chunk import ChunkMark, ChunkPart, parts, rows_whole
+from strandline.backfill.lost_rows import lost_in, removed_in
 from strandline.backfill.result import BackfillCounts, BackfillResult, Failure
 from strandline.backfill.write import Bundle, Overtaken, write_bundle
 from strandline.errors import OutcomeUnknown, StrandlineError, UsageError
@@ -114,7 +116,8 @@ class _Run:
             if (known := rows_whole(self.site, self.order.instance, item)) is not None:
                 self.tally.chunk_known += known
                 return
-            for part in parts(self.site.b, self.order.instance, item, self._rows(item)):
+            is_lost = partial(self._is_lost, item)
+            for part in parts(self.site.b, self.order.instance, item, self._rows(item), is_lost=is_lost):
                 if not isinstance(part, int):
                     self._add(part)
                 elif not self.is_last:
@@ -123,6 +126,17 @@ class _Run:
                     return  # what is behind a chunk that is not written waits for the next run
         except Exception as error:  # noqa: BLE001  # of the provider, or of this item alone: the run goes on
             self._fail([item], error)
+
+    def _is_lost(self, item: Item, mark: ChunkMark) -> bool:
+        """Whether rows of a chunk were given up since it was written, and can be told from others."""
+        lost = lost_in(self.site, item.dataset, mark.waiting)
+        if removed := removed_in(self.site, item.dataset, mark.waiting, lost):
+            self.tally.doubt(
+                f"{item.id!r}: rows of {item.dataset}/{source} were lost after it was written, and others "
+                "were removed since, so that nobody can say which are missing: none is written again"
+                for source in removed
+            )
+        return bool(lost) and not removed
 
     def _rows(self, item: Item) -> Iterator[Chunk]:
         yield from self.provider.rows(item)

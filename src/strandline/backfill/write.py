@@ -10,7 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from strandline.backfill.check_known import Check, tried
-from strandline.backfill.chunk import BUNDLE_BYTES, BUNDLE_ROWS, ChunkPart, can_join, count, joined
+from strandline.backfill.chunk import BUNDLE_BYTES, BUNDLE_ROWS, ChunkPart, Waiting, can_join, count, joined
+from strandline.backfill.lost_rows import waiting_with, where_rows_wait
 from strandline.backfill.result import BackfillCounts
 from strandline.base.failpoint import reach
 from strandline.errors import UnavailableError
@@ -63,6 +64,7 @@ class Bundle:
         last = self.parts[-1]
         is_alike = (last.item.dataset, last.item.source) == (part.item.dataset, part.item.source)
         has_room = self.rows < BUNDLE_ROWS and self.bytes < BUNDLE_BYTES
+        is_alike = is_alike and last.is_again == part.is_again
         return is_alike and has_room and can_join(last.rows, part.rows)
 
     def add(self, part: ChunkPart) -> None:
@@ -75,8 +77,11 @@ class Bundle:
         return self.rows >= BUNDLE_ROWS or self.bytes >= BUNDLE_BYTES
 
     @property
-    def marks(self) -> tuple[list[ExpectKey], list[Write]]:
-        return [part.expected for part in self.parts], [part.write for part in self.parts]
+    def is_again(self) -> bool:
+        return self.parts[0].is_again
+
+    def marks(self, waiting: Mapping[str, Waiting]) -> tuple[list[ExpectKey], list[Write]]:
+        return [part.expected for part in self.parts], [part.write_with(waiting) for part in self.parts]
 
 
 def write_bundle(site: Site, lookup: Callable[[], Lookup], bundle: Bundle, *, is_dry: bool) -> BackfillCounts:
@@ -88,24 +93,46 @@ def write_bundle(site: Site, lookup: Callable[[], Lookup], bundle: Bundle, *, is
     doubts, keys = _keys(site, lookup, judged)
     check = _check(site, lookup, judged, keys)
     places = _places(given, judged, first.source)
+    since = where_rows_wait(site, first.dataset, check.sources if check is not None else ())
     for _ in range(TRIES):
         if check is not None:
             check.look()
-        kept, found = _sorted_out(keys, check)
-        found.quarantined = len(judged.refusals)
+        kept, found = _sorted_out(keys, check, is_again=bundle.is_again)
+        refused = [] if bundle.is_again else [refusal.row for refusal in judged.refusals]
+        found.quarantined = len(refused)
+        found.chunk_known += len(judged.refusals) - len(refused)
         found.doubt(doubts if check is None else [*doubts, *check.doubts])
-        if is_dry:
+        if is_dry or (bundle.is_again and doubts):  # without ids nobody can say what is missing
             return found
-        refused = [refusal.row for refusal in judged.refusals]
         left = _taken(given, sorted([*(places[row] for row in kept), *refused]))
-        if _append(site, bundle, left, check if kept else None):
+        waiting = _waiting(site, first.dataset, since, keys, kept, check)
+        if _append(site, bundle, left, check if kept else None, waiting):
             return found
     raise Overtaken(first.dataset, TRIES)
 
 
-def _append(site: Site, bundle: Bundle, rows: Chunk, check: Check | None) -> bool:
+def _waiting(
+    site: Site,
+    dataset: str,
+    since: Mapping[str, Waiting],
+    keys: Sequence[RowKey | None],
+    kept: Sequence[int],
+    check: Check | None,
+) -> dict[str, Waiting]:
+    """Where the rows with an identity will be that have not landed. Others may stand between them."""
+    if check is None:
+        return {}
+    named = {key.source for row in kept if (key := keys[row]) is not None}
+    spooled = {key.source for key in check.spooled}
+    written = dict.fromkeys(named, len(kept))  # or fewer: a bound is enough
+    return waiting_with(site, dataset, since, written, spooled)
+
+
+def _append(
+    site: Site, bundle: Bundle, rows: Chunk, check: Check | None, waiting: Mapping[str, Waiting]
+) -> bool:
     """False where the ledgers have moved since the check."""
-    marks, writes = bundle.marks
+    marks, writes = bundle.marks(waiting)
     item = bundle.parts[0].item
     expected: list[Expectation] = [*marks, *(check.expected if check is not None else [])]
     reach("backfill.append")
@@ -160,12 +187,17 @@ def _check(
     return Check(site, lookup(), judged.dataset, sources, asked)
 
 
-def _sorted_out(keys: Sequence[RowKey | None], check: Check | None) -> tuple[list[int], BackfillCounts]:
-    """The rows that are written, by their place in the judged table, and why others are not."""
+def _sorted_out(
+    keys: Sequence[RowKey | None], check: Check | None, *, is_again: bool = False
+) -> tuple[list[int], BackfillCounts]:
+    """The rows that are written, by their place in the judged table, and why others are not. A row without
+    identity is not written again: nobody could say whether it is missing."""
     found, kept = BackfillCounts(), []
     seen: set[RowKey] = set()
     for row, key in enumerate(keys):
-        if key is None or check is None:
+        if key is None and is_again:
+            found.chunk_known += 1
+        elif key is None or check is None:
             kept.append(row)
         elif key in check.committed:
             found.committed += 1
