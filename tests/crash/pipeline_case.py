@@ -188,15 +188,19 @@ class Nursery:
         store: Mapping[str, str] | None = None,
         max_rows: int = MAX_ROWS,
         is_classic: bool = False,
+        lake: LakeSettings | None = None,
     ) -> Path:
-        """A folder with a configuration, and a lake in it; `is_classic` has Spark run in the process."""
+        """A folder with a configuration, and a lake in it, or `lake`; `is_classic` has Spark run in the
+        process."""
         self._homes += 1
         home = self._folder / f"home-{self._homes}"
         home.mkdir()
         spark = {"remote": self._server.remote} if not is_classic else {"master": "local[2]"}
-        conf = {"spark.driver.memory": "1g"} if is_classic else session_conf(lake_of(home))
+        conf = {"spark.driver.memory": "1g"} if is_classic else session_conf(lake or lake_of(home))
         tables: dict[str, dict[str, Any]] = {
             "store": dict(store or {}),
+            "lake": {"catalog": lake.catalog, "warehouse": lake.warehouse} if lake else {},
+            "lake.conf": dict(lake.conf) if lake else {},
             "flush": {"max_rows": max_rows},
             "spark": spark,
             "spark.conf": conf,

@@ -39,6 +39,9 @@ _PROPERTIES: Final = {
     # Half the time of a write was zstd at level 3, and dictionaries of texts that never repeat: a column
     # gives its dictionary up at this size, and those that differ in every row make none.
     "write.parquet.compression-level": "1",
+    # Java's own catalogs add this codec to a new table, and most REST catalogs do not. Gzip, the default of a
+    # writer, then fails on the level.
+    "write.parquet.compression-codec": "zstd",
     "write.parquet.dict-size-bytes": "131072",
     **{f"write.parquet.dict-encoding-enabled.column.{name}": "false" for name in (SEQ, ROW_ID)},
     "write.metadata.delete-after-commit.enabled": "true",

@@ -1,0 +1,6 @@
+"""Nodes whose tables are in a catalog of another server, on the Connect server of the run."""
+
+from tests.crash.pipeline_case import nursery
+from tests.storage.places import s3_endpoint
+
+__all__ = ["nursery", "s3_endpoint"]
