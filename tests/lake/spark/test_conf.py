@@ -72,6 +72,34 @@ def test_an_s3_warehouse_brings_icebergs_own_client() -> None:
     assert jars.coordinates(lake) == [jars.ICEBERG, jars.SQLITE, jars.ICEBERG_AWS]
 
 
+@pytest.mark.parametrize(
+    ("warehouse", "conf", "is_bucket"),
+    [
+        ("rows", {}, True),  # the server's name for it: where a table is shows when it is made
+        ("rows", {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}, True),
+        ("rows", {"io-impl": "org.apache.iceberg.io.ResolvingFileIO"}, True),
+        ("rows", {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}, False),
+        ("rows", {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO", "s3.endpoint": "http://s3"}, False),
+        ("s3://rows", {}, True),
+        ("gs://rows", {}, False),
+        ("file:/rows", {}, False),
+        ("/rows", {}, False),
+    ],
+)
+def test_a_rest_catalog_brings_icebergs_own_client_unless_its_files_are_elsewhere(
+    warehouse: str, conf: dict[str, str], is_bucket: bool
+) -> None:
+    lake = LakeSettings(warehouse, "rest", conf={"uri": "https://catalog:8181", **conf})
+
+    assert jars.coordinates(lake) == [jars.ICEBERG, *([jars.ICEBERG_AWS] if is_bucket else [])]
+
+
+def test_a_hive_catalog_with_keys_of_s3_brings_icebergs_own_client() -> None:
+    lake = LakeSettings("/rows", "hive", conf={"s3.endpoint": "http://s3"})
+
+    assert jars.coordinates(lake) == [jars.ICEBERG, jars.ICEBERG_AWS]
+
+
 def test_the_users_conf_wins_and_lists_are_added_to_ours() -> None:
     user = {"spark.driver.memory": "8g", "spark.sql.extensions": "x.Mine", "spark.sql.ansi.enabled": "false"}
 

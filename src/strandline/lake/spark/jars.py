@@ -21,6 +21,8 @@ ICEBERG_AWS: Final = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
 SQLITE: Final = "org.xerial:sqlite-jdbc:3.53.4.0"
 POSTGRES: Final = "org.postgresql:postgresql:42.7.14"
 
+_BUCKET_IO: Final = ("org.apache.iceberg.aws.s3.S3FileIO", "org.apache.iceberg.io.ResolvingFileIO")
+
 RESOLVE_S: Final = 1800  # the AWS bundle alone is 60 MB, and lines are slow
 
 
@@ -41,9 +43,26 @@ def coordinates(lake: LakeSettings) -> list[str]:
     needed = [ICEBERG]
     if lake.catalog == "jdbc":
         needed.append(POSTGRES if "://" in lake.uri else SQLITE)
-    if lake.warehouse.startswith("s3://") or lake.catalog == "glue":
+    if _may_be_in_bucket(lake):
         needed.append(ICEBERG_AWS)
     return needed
+
+
+def _may_be_in_bucket(lake: LakeSettings) -> bool:
+    """Whether Iceberg may have to reach the tables as objects of S3.
+
+    With a REST catalog `warehouse` is the server's name for it. Where a table is shows only when it is made,
+    and a running Spark takes no further jars. So such a catalog counts, unless its conf names another way to
+    the files.
+    """
+    if lake.warehouse.startswith("s3://") or lake.catalog == "glue":
+        return True
+    if io := lake.conf.get("io-impl"):
+        return io in _BUCKET_IO
+    if any(key.startswith("s3.") for key in lake.conf):
+        return True
+    is_name = not lake.warehouse.startswith("/") and ":" not in lake.warehouse
+    return lake.catalog == "rest" and is_name
 
 
 def ivy_folder(conf: Mapping[str, str]) -> Path:
