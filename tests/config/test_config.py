@@ -753,8 +753,10 @@ def test_a_signal_leads_to_the_dataset_that_has_it(tmp_path: Path) -> None:  # L
     assert config.dataset_of_signal("other") == "other"
 
 
-def test_nessie_is_a_rest_catalog(tmp_path: Path) -> None:  # L-SEQ-9: its tables are compared without Spark
+def test_nessie_is_refused_with_the_reason(tmp_path: Path) -> None:  # L-FLUSH-14
     (tmp_path / "strandline.toml").write_text('version = 1\n[lake]\ncatalog = "nessie"\n')
 
-    with pytest.raises(ConfigError, match=r'lake.catalog: .*wanted: "rest", and its Iceberg interface'):
+    with pytest.raises(
+        ConfigError, match=r"lake.catalog: Nessie publishes staged rows at once.*wanted: jdbc"
+    ):
         load_config(tmp_path / "strandline.toml")

@@ -334,10 +334,8 @@ def _check_places(config: Config, faults: Faults) -> None:
     _check_place(("content", "url"), config.content.url, _BUCKETS, "conf in [content]", faults)
     _check_place(("lake", "warehouse"), config.lake.warehouse, None, "conf in [lake]", faults)
     if config.lake.catalog == "nessie":
-        wanted = (
-            'wanted: "rest", and its Iceberg interface as conf, as in {uri = "http://host:19120/iceberg"}'
-        )
-        faults.add(("lake", "catalog"), f"Nessie's own interface is one of Spark's alone; {wanted}")
+        lacks = "Nessie publishes staged rows at once, so that a flush that is killed would land twice"
+        faults.add(("lake", "catalog"), f"{lacks}; wanted: jdbc, or a rest catalog that keeps them apart")
     if store.password is not None and not is_postgres:
         faults.add(("store", "password"), "SQLite takes none; wanted: a url of Postgres with it")
     if not is_postgres and config.lake.catalog == "jdbc" and Path(store.url).name == CATALOG_FILE:

@@ -85,7 +85,7 @@ class LakeSection(Section, frozen=True):
 
     catalog: Annotated[
         Literal["jdbc", "rest", "glue", "hive", "nessie"],
-        about('"jdbc" (beside the store), "rest" (Nessie too), "glue" or "hive"'),
+        about('"jdbc" (beside the store), "rest", "glue" or "hive"'),
     ] = "jdbc"
     warehouse: Annotated[Text, about("a folder, or s3://…; with a REST catalog what it calls it")] = (
         "warehouse"

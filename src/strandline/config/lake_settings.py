@@ -14,7 +14,7 @@ class LakeSettings:
     """The Iceberg catalog and its warehouse. `conf` goes to Spark as `spark.sql.catalog.strandline.<key>`."""
 
     warehouse: str  # an absolute path, or s3://…
-    catalog: str = "jdbc"  # or rest, glue, hive, nessie
+    catalog: str = "jdbc"  # or rest, glue, hive
     uri: str = ""  # of the JDBC catalog: an absolute path of a SQLite file, or postgresql://…
     format: int = 2
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from strandline.config.config import Config
 from strandline.errors import StrandlineError, UnavailableError
+from strandline.flush.catalog_check import is_proven, probed
+from strandline.lake.ports.probe import PROMISES
 from strandline.state.context import Site, open_site
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ def examine(config: Config) -> Iterator[Finding]:
         return
     try:
         yield from _found("store", lambda: _store(site))
+        if not is_proven(config.lake_settings()):
+            yield from _found("catalog's promises", lambda: _promises(config, site))
         yield from _found("clock", lambda: _clock(site))
     finally:
         site.b.close()
@@ -186,6 +190,17 @@ def _catalog(config: Config) -> str:
     pointers = table_pointers(lake)
     check_pointers(lake, pointers)
     return f"{len(pointers)} tables, their metadata is there"
+
+
+def _promises(config: Config, site: Site) -> str | Finding:
+    """What the probe of the catalog has found. Trying it needs Spark, which nothing here starts."""
+    found = probed(site.b, config.lake_settings())
+    if found is None or found.missing is None:
+        text = "nobody has tried whether the catalog keeps what a flush relies on"
+        return Finding("catalog's promises", "warning", text, "the first flush or load tries it")
+    if error := found.error():
+        raise error
+    return f"the catalog was tried, and keeps all {len(PROMISES)}"
 
 
 def _sink(config: Config, name: str) -> str:

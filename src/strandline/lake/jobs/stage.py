@@ -113,7 +113,7 @@ class IcebergTables:
         `source`, and a column `_sl_place` that it must hand on as it is. If it fails, or breaks that, the
         rows pass unchanged; `look` tells what it did."""
         doing, name = "stage rows of", landing.dataset.name
-        with self._errors(doing, name), self._stage_session(landing.id) as session:
+        with self._errors(doing, name), stage_session(self._spark, landing.id) as session:
             try:
                 self._write(session, landing, settle)
             except StrandlineError:
@@ -146,7 +146,7 @@ class IcebergTables:
         if self.look(dataset, id).published:
             return
         table = table_name(dataset)
-        with self._errors("burn an id in", dataset), self._stage_session(id) as session:
+        with self._errors("burn an id in", dataset), stage_session(self._spark, id) as session:
             _append(session.table(table).where("false"), table, {VERSION: str(BURNED)})
         empty = next(each for each in self.look(dataset, id).staged if each.version == BURNED)
         try:
@@ -208,24 +208,6 @@ class IcebergTables:
             raise
 
     # Staging
-
-    @contextmanager
-    def _stage_session(self, id: str) -> Iterator[SparkSession]:
-        session = self._take_session()
-        session.conf.set(_WAP_ID, id)
-        yield session
-        # Only after a success: a session that failed may be the reason, on Connect it may even be gone.
-        session.conf.unset(_WAP_ID)
-        idle_sessions(self._spark).append(session)
-
-    def _take_session(self) -> SparkSession:
-        try:
-            return idle_sessions(self._spark).pop()
-        except IndexError:
-            session = own_session(self._spark)
-            for key, value in _STAGE_CONF.items():
-                session.conf.set(key, value)
-            return session
 
     def _write(self, session: SparkSession, landing: Landing, settle: Settle | None) -> None:
         table, dataset = table_name(landing.dataset.name), landing.dataset
@@ -355,6 +337,27 @@ class IcebergTables:
                 self._reads_metadata = False
         with self._errors("look at", dataset):
             return landing_history.read_history(self._spark, table_name(dataset))
+
+
+@contextmanager
+def stage_session(spark: SparkSession, id: str) -> Iterator[SparkSession]:
+    """A session whose writes are staged under an id."""
+    session = _take_session(spark)
+    session.conf.set(_WAP_ID, id)
+    yield session
+    # Only after a success: a session that failed may be the reason, on Connect it may even be gone.
+    session.conf.unset(_WAP_ID)
+    idle_sessions(spark).append(session)
+
+
+def _take_session(spark: SparkSession) -> SparkSession:
+    try:
+        return idle_sessions(spark).pop()
+    except IndexError:
+        session = own_session(spark)
+        for key, value in _STAGE_CONF.items():
+            session.conf.set(key, value)
+        return session
 
 
 def _append(rows: DataFrame, table: str, notes: Mapping[str, str]) -> None:

@@ -164,7 +164,7 @@ def open_iceberg(lake: LakeSettings) -> "Catalog":
     except ValueError as error:
         raise UsageError(
             f"PyIceberg cannot open a catalog of type {lake.catalog!r}: {error}",
-            hint="it opens jdbc, rest, glue and hive; Nessie is a rest catalog, by its Iceberg interface",
+            hint="name one that it opens in [lake]: jdbc, rest, glue or hive",
         ) from error
     except Exception as error:  # of whichever client the catalog has
         raise _no_answer(f"the {lake.catalog} catalog", error) from error
