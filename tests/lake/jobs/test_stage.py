@@ -646,10 +646,18 @@ def test_only_one_module_writes_rows_into_tables_and_one_more_into_scratch() -> 
     lake = package / "lake"
     assert found == [
         "lake/jobs/load_input.py",
+        "lake/jobs/probe_catalog.py",
         "lake/jobs/stage.py",
         "lake/metadata/catalog_rows.py",
         "lake/spark/class_archive.py",
     ]
+    probe = (lake / "jobs" / "probe_catalog.py").read_text()
+    assert {*re.findall(r"INSERT INTO (\S+)", probe)} == {
+        "{name}",  # of a scratch table, see _name, as the next two
+        "{self._name}",
+        "{self._name}.branch_{_BRANCH}",
+    }
+    assert 'return f"{CATALOG}.{SCRATCH}.{quoted(table)}"' in probe
     assert re.findall(r"INSERT INTO \S+", (lake / "spark" / "class_archive.py").read_text()) == [
         "INSERT INTO {table}"  # of a lake in a temporary folder, which Java warms up on
     ]
