@@ -168,6 +168,34 @@ def test_a_backup_that_was_changed_is_refused_and_nothing_is_restored(
             assert everything(target) == []
 
 
+DISK_EDITS = [
+    *BACKUP_EDITS,
+    "DELETE FROM keys WHERE name = 'k'",
+    "DELETE FROM streams WHERE name = 't'",
+]
+
+
+@pytest.mark.parametrize("statement", DISK_EDITS)
+def test_a_restore_whose_disk_loses_or_changes_a_row_is_refused_before_it_says_done(
+    b: SqliteBackend, tmp_path: Path, statement: str
+) -> None:  # P-OPS-2: what is verified is what was stored, and not what was read
+    append(b, "t", "t", 1, 1)
+    truncate_through(b, "t", 1)
+    backed_up(b, tmp_path / "backup.db")
+
+    class BadDisk(SqliteBackend):
+        def load(self, records: Any) -> Any:
+            counts = super().load(records)
+            edit(tmp_path / "restored.db", statement)
+            return counts
+
+    with (
+        closing(BadDisk(tmp_path / "restored.db")) as restored,
+        pytest.raises(CorruptionError, match="the restored store differs from its backup"),
+    ):
+        restore(restored, tmp_path / "backup.db")
+
+
 def test_a_truncated_backup_file_is_refused(b: SqliteBackend, tmp_path: Path) -> None:  # P-OPS-2
     backed_up(b, tmp_path / "backup.db")
     content = (tmp_path / "backup.db").read_bytes()
