@@ -31,8 +31,10 @@ from strandline.ingest.append import Receipt, append
 from strandline.ingest.load import LoadResult, load
 from strandline.lake.jobs.segment_batches import placed_batches
 from strandline.lake.ports.stage import BURNED, LandingSnapshots, Published, Staged
-from strandline.persist import AtomicBackend, Event, mem_backend
-from strandline.persist.backend import Expectation, Once, Outcome, Write
+from strandline.persist import AtomicBackend, Event
+from strandline.persist.backend import Expectation, Once, Outcome, StreamHead, Write
+from strandline.persist.backends.memory import MemoryBackend
+from strandline.persist.event import Storable
 from strandline.rows.dataset import Dataset, Identity, Strand
 from strandline.rows.validate import accept
 from strandline.state.context import Site
@@ -141,6 +143,7 @@ class World:
         self.processes: list[Process] = []
         self.is_calm = False
         self.damages = True  # whether segments go bad now and then
+        self.counts: Counter[str] = Counter()
         self.b = SimStore(self)
         self.disk = SimDisk(self)
         self.content = ContentStore(self.disk)
@@ -148,7 +151,6 @@ class World:
         self.requests: dict[str, Request] = {}
         self.readers: dict[str | None, Following] = {source: Following() for source in (*SOURCES, None)}
         self.kills = self.power_cuts = 0
-        self.counts: Counter[str] = Counter()
 
     # The clock of this world
 
@@ -262,11 +264,35 @@ class SimClock:
 # What it stands on
 
 
+class CountedListings(MemoryBackend):
+    """Counts the looks at the whole catalogue. They are no place for another process to act."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def streams(self) -> list[str]:
+        self._counts["listing"] += 1
+        return super().streams()
+
+    def kv_keys(self) -> list[str]:
+        self._counts["listing"] += 1
+        return super().kv_keys()
+
+    def stream_scan(self, prefix: str, *, after: str, limit: int) -> list[StreamHead]:
+        self._counts["listing"] += 1
+        return super().stream_scan(prefix, after=after, limit=limit)
+
+    def kv_scan(self, prefix: str, *, after: str, limit: int) -> list[tuple[str, Storable]]:
+        self._counts["listing"] += 1
+        return super().kv_scan(prefix, after=after, limit=limit)
+
+
 class SimStore:
     """A store in memory whose answers get lost."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._b = world, mem_backend()
+        self._world, self._b = world, CountedListings(world.counts)
 
     @property
     def whole(self) -> AtomicBackend:

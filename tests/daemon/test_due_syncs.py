@@ -344,6 +344,26 @@ def test_an_idle_tick_writes_nothing_and_runs_no_job(make: Make) -> None:
     assert after["read"] + after["last_seq"] - before["read"] - before["last_seq"] <= 5
 
 
+def test_no_tick_lists_the_streams_or_the_keys(make: Make) -> None:
+    """L-CTL-8: neither one that finds nothing, nor one that finds new rows to deliver or to flush."""
+    bench = make(centre=MINUTE)
+    for number in range(20):
+        bench.land(number, number, source=f"web-{number}")
+    bench.tick()
+    bench.later(60)
+    before = bench.world.counts["listing"]
+    assert bench.tick().runs == ("centre",)
+    assert bench.world.counts["listing"] == before
+    bench.land(20, 20)
+    bench.append(21, 21)
+    bench.later(120)
+    bench.is_broken = True  # a flush sweeps its scratch tables, which are few
+    before = bench.world.counts["listing"]
+    tick = bench.tick()
+    assert (tick.runs, tick.flushes) == (("centre",), (DATASET,))
+    assert bench.world.counts["listing"] == before
+
+
 def test_a_run_by_schedule_leaves_the_spool_alone(make: Make) -> None:
     """L-FLUSH-11."""
     bench = make(centre=MINUTE)
