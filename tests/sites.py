@@ -15,7 +15,7 @@ from strandline.state.context import Site
 from strandline.state.node_state import Standing
 from strandline.state.pending_rows import pending
 from strandline.storage import ContentStore, open_content
-from strandline.storage.segment import read_segment
+from strandline.storage.segment_reader import read_segment
 
 NOON_US = 1_700_000_000_000_000
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import pytest
+from pyspark.errors.exceptions.connect import SparkConnectException
 
 from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.lake.spark import connect
@@ -179,7 +180,8 @@ def lake_session(server: ConnectServer, conf: Mapping[str, str]) -> "Iterator[Sp
     finally:
         spark_session._idle.pop(session, None)
         for clone in connect._kept[kept:]:
-            connect.end_clone(clone)
+            with suppress(SparkConnectException):  # most have ended with their node
+                connect.end_clone(clone)
         session.stop()
 
 

@@ -25,7 +25,9 @@ from strandline.sources.provider import Item, Window
 from strandline.state.pending_rows import Pending, pending
 from strandline.state.strand_entries import Spooled, append_of
 from strandline.storage import ContentStore
-from strandline.storage.segment import MIME, open_segment, segment_fault
+from strandline.storage.segment import MIME
+from strandline.storage.segment_fault import segment_fault
+from strandline.storage.segment_reader import open_segment
 from tests.backfill.rig import Given, backfill, given, hook, left_out, numbers, open_here, parts, table
 from tests.shares import some
 

@@ -3,8 +3,6 @@
 The same over real Spark and Iceberg is in tests/node/test_node.py, under kills in tests/crash.
 """
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 from strandline.base.ranges import Range
 from strandline.config.keys import FlushSection, SpoolSection
 from strandline.errors import NotFoundError
-from strandline.flush import flush as flush_module
 from strandline.flush.flush import FlushReport, flush, is_due, oldest_pending
 from strandline.ingest.append import append
 from strandline.ingest.load import load
@@ -476,18 +473,6 @@ def test_one_flush_of_a_dataset_at_a_time(world: World, site: Site) -> None:  # 
     with pytest.raises(LeaseHeld):
         flush(site, world.table, DATASET, timeout_s=5)
     assert landed(world, "a") == []
-
-
-def test_flush_cannot_look_into_the_spool_of_others() -> None:  # F-26, L-FLUSH-8, L-BF-7
-    tree = ast.parse(Path(flush_module.__file__).read_text())
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-
-    assert "strandline.ingest.spool" not in imported
-    assert "strandline.storage.segment" in imported  # for the error alone
-    names = [
-        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    assert "read_segment" not in names
 
 
 # How it stands

@@ -20,7 +20,7 @@ from strandline.errors import CorruptionError, UnavailableError
 from strandline.persist import BlobRef
 from strandline.rows.dataset import Column, Dataset
 from strandline.rows.validate import accept, arrow_schema
-from strandline.storage import ContentStore, open_content
+from strandline.storage import ContentStore, open_content, segment_reader
 from strandline.storage import segment as segments
 from strandline.storage.objects import MemoryObjects
 from strandline.storage.segment import (
@@ -28,11 +28,10 @@ from strandline.storage.segment import (
     Segment,
     SegmentRun,
     SegmentUnreadable,
-    open_segment,
-    read_segment,
-    segment_fault,
     write_segment,
 )
+from strandline.storage.segment_fault import segment_fault
+from strandline.storage.segment_reader import open_segment, read_segment
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 ROWS: list[dict[str, Any]] = [
@@ -280,7 +279,7 @@ def test_a_large_segment_is_not_held_in_memory(
 ) -> None:  # L-SPOOL-10
     content = open_content(tmp_path)
     made = written(content, ROWS)
-    monkeypatch.setattr(segments, "WHOLE_BYTES", made.ref.size - 1)
+    monkeypatch.setattr(segment_reader, "WHOLE_BYTES", made.ref.size - 1)
     monkeypatch.setattr(pa, "BufferReader", None)  # which holds it whole
 
     assert segment_fault(content, made.ref, 3) is None
@@ -295,7 +294,7 @@ import re, sys
 import pyarrow as pa
 from pathlib import Path
 from strandline.storage import open_content
-from strandline.storage.segment import read_segment
+from strandline.storage.segment_reader import read_segment
 from strandline.persist import BlobRef
 
 def most_kib():

@@ -16,7 +16,7 @@ from strandline.state.landing import SegmentPiece
 from strandline.state.pending_rows import Pending, pending
 from strandline.state.strand_entries import Held, append_of
 from strandline.state.strand_state import StrandState
-from strandline.storage.segment import segment_fault
+from strandline.storage.segment_fault import segment_fault
 
 MAX_PIECES: Final = 5_000  # a plan is one event, and names each of them; so it has no more strands either
 _CHECKERS: Final = 4

@@ -23,7 +23,7 @@ from strandline.state.flush_plan import FlushPlan, Reason, flush_stream, planned
 from strandline.state.lease import Lease, LeaseLost, held
 from strandline.state.pending_rows import Pending, pending
 from strandline.state.strand_state import StrandState
-from strandline.storage.segment import segment_fault
+from strandline.storage.segment_fault import segment_fault
 
 __all__ = [
     "WAIT_S",

@@ -13,7 +13,7 @@ from strandline.state.context import Site
 from strandline.state.lease import LeaseLost, held
 from strandline.state.pending_rows import Pending, pending
 from strandline.state.strand_entries import Lost, Spooled, append_of
-from strandline.storage.segment import segment_fault
+from strandline.storage.segment_fault import segment_fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Landing rows: staged under an id, published once, with the same numbers in every try."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
-import strandline
 from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import CorruptionError, NotFoundError, UnavailableError
 from strandline.lake.jobs import stage
@@ -626,46 +625,6 @@ def test_a_segment_that_fails_under_a_settle_hook_is_not_taken_for_its_failure(
 
     with pytest.raises(SegmentUnreadable):
         lake.stage(landing, settle=drop_debug)
-
-
-# One writer
-
-
-def test_only_one_module_writes_rows_into_tables_and_one_more_into_scratch() -> None:  # F-3, L-STAMP-1
-    writes = re.compile(
-        r"\.writeTo\(|\.insertInto\(|\.saveAsTable\(|INSERT INTO|MERGE INTO|\.writeStream", re.I
-    )
-    package = Path(strandline.__file__).parent
-
-    def writing(paths: Sequence[Path]) -> list[str]:
-        return [str(path.relative_to(package)) for path in paths if writes.search(path.read_text())]
-
-    rooms = ["cli", "config", "flush", "ingest", "lake", "node", "read", "server", "state"]
-    found = writing([path for room in rooms for path in sorted((package / room).rglob("*.py"))])
-
-    lake = package / "lake"
-    assert found == [
-        "lake/jobs/load_input.py",
-        "lake/jobs/probe_catalog.py",
-        "lake/jobs/stage.py",
-        "lake/metadata/catalog_rows.py",
-        "lake/spark/class_archive.py",
-    ]
-    probe = (lake / "jobs" / "probe_catalog.py").read_text()
-    assert {*re.findall(r"INSERT INTO (\S+)", probe)} == {
-        "{name}",  # of a scratch table, see _name, as the next two
-        "{self._name}",
-        "{self._name}.branch_{_BRANCH}",
-    }
-    assert 'return f"{CATALOG}.{SCRATCH}.{quoted(table)}"' in probe
-    assert re.findall(r"INSERT INTO \S+", (lake / "spark" / "class_archive.py").read_text()) == [
-        "INSERT INTO {table}"  # of a lake in a temporary folder, which Java warms up on
-    ]
-    assert re.findall(r"INSERT INTO \S+", (lake / "metadata" / "catalog_rows.py").read_text()) == [
-        "INSERT INTO {each.name}"  # a table of the catalog itself, which names tables and has no rows of any
-    ]
-    assert (lake / "jobs" / "stage.py").read_text().count(".writeTo(") == 1
-    assert (lake / "jobs" / "load_input.py").read_text().count(".writeTo(") == 1
 
 
 def test_a_write_that_fails_because_the_warehouse_moved_says_so(

@@ -46,7 +46,7 @@ from strandline.state.strand_entries import (
     Removed,
     entry_of,
 )
-from strandline.storage.segment import segment_fault
+from strandline.storage.segment_fault import segment_fault
 
 if TYPE_CHECKING:
     from strandline.delivery.session import Sender

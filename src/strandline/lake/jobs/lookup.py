@@ -35,7 +35,8 @@ from strandline.lake.spark.python_task import ArrowMap, Batches, lean
 from strandline.lake.spark.session import slots
 from strandline.rows.dataset import SOURCE, Dataset
 from strandline.storage import ContentStore, open_content
-from strandline.storage.segment import SegmentUnreadable, open_segment
+from strandline.storage.segment import SegmentUnreadable
+from strandline.storage.segment_reader import open_segment
 
 FEW_IDS: Final = 100
 SMALL_ROWS: Final = 50_000  # of the spool, read here: a Python task takes longer to start

@@ -20,7 +20,7 @@ from strandline.rows.dataset import SOURCE, Dataset
 from strandline.rows.validate import arrow_schema
 from strandline.state.landing import SegmentPiece
 from strandline.storage import ContentStore, open_content
-from strandline.storage.segment import read_segment
+from strandline.storage.segment_reader import read_segment
 
 SEQ: Final = "_sl_seq"
 AT: Final = "_sl_at"
