@@ -28,7 +28,7 @@ from strandline.persist import (
     truncate_through,
 )
 
-IDEMPOTENCY = Suite("idempotency", expected=20, floor=9)
+IDEMPOTENCY = Suite("idempotency", expected=21, floor=9)
 
 
 @IDEMPOTENCY.case("P-IDM-1")
@@ -218,6 +218,17 @@ def a_block_is_forgotten_only_as_a_whole(b: Backend) -> None:
     equal(once_forget(b, "cart-1", 1), 0)
     equal(seen(b, "cart-1", "k"), True)
     equal(once_forget(b, "cart-1", 2), 1)
+
+
+@IDEMPOTENCY.case("P-IDM-8")
+def a_block_of_one_instant_is_forgotten_by_its_last_event(b: Backend) -> None:
+    specs: list[tuple[str, Any, Any]] = [("added", 1, {}) for _ in range(3)]
+    first = append_batch_once(b, "cart-1", "k", specs)
+
+    equal(once_forget(b, "cart-1", 2), 0)
+    equal(append_batch_once(b, "cart-1", "k", specs), first)
+    equal(count(b, "cart-1"), 3)
+    equal(once_forget(b, "cart-1", 3), 1)
 
 
 @IDEMPOTENCY.case("P-GLB-10", "P-IDM-1")

@@ -29,7 +29,7 @@ from strandline.persist import (
     view_value,
 )
 
-UPCAST = Suite("upcast", expected=15, floor=9)
+UPCAST = Suite("upcast", expected=16, floor=9)
 
 
 def renamed(event: Event) -> Event:
@@ -192,6 +192,20 @@ def a_snapshot_folded_under_other_upcasters_is_a_mismatch(b: Backend) -> None:
         with raises(SnapshotMismatch):
             replay(b, "cart-1", "total", total, 0, upcasters=other)
     equal(replay(b, "cart-1", "total", total, 0, upcasters=cart_upcasters()).value, 1)
+
+
+@UPCAST.case("P-UPC-8", "P-SNP-8")
+def a_step_that_a_known_type_gets_makes_an_old_snapshot_a_mismatch(b: Backend) -> None:
+    append(b, "cart-1", "added", 1, {"qty": 1})
+    short = register_upcaster(upcasters(), "added", renamed, from_version=1)
+    checkpoint(b, "cart-1", "total", total, 0, upcasters=short)
+    longer = register_upcaster(short, "added", renamed, from_version=2)
+    other = register_upcaster(upcasters(), "added", renamed, from_version=2)
+
+    for each in (longer, other):
+        with raises(SnapshotMismatch):
+            replay(b, "cart-1", "total", total, 0, upcasters=each)
+    equal(replay(b, "cart-1", "total", total, 0, upcasters=short).value, 1)
 
 
 @UPCAST.case("P-UPC-8", "P-SNP-8")
