@@ -1,10 +1,10 @@
-"""A node whose Spark is killed under it; run as `gone_child.py <act> <home>`, it tells what its verbs say."""
+"""A node whose Spark is killed under it; run as `python -m tests.lake.spark.gone_child <act> <home>` in the
+root of the checkout, it tells what its verbs say."""
 
 import json
 import os
 import select
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import strandline
 from strandline.errors import StrandlineError, UnavailableError
 from strandline.node.node import Node
+from tests.processes import children_of
 
 
 def tell(**facts: Any) -> None:
@@ -28,10 +29,9 @@ def told(act: Callable[[], Any]) -> None:
 
 def kill_java() -> None:
     """The Java that this process started, as the operating system's killer would."""
-    shown = subprocess.run(["ps", "-A", "-o", "ppid=,pid=,comm="], capture_output=True, text=True, check=True)
-    below = {int(line.split()[1]): line.split() for line in shown.stdout.splitlines()}
-    javas = [pid for pid, (parent, _, name) in below.items() if int(parent) == os.getpid() and name == "java"]
-    assert len(javas) == 1, shown.stdout
+    below = children_of(os.getpid())
+    javas = [pid for pid, name in below.items() if name == "java"]
+    assert len(javas) == 1, below
     end = os.pidfd_open(javas[0])
     os.kill(javas[0], signal.SIGKILL)
     select.select([end], [], [])

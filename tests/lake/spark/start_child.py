@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,15 @@ def tell(what: str) -> None:
 def first(folder: Path, *confs: str) -> None:
     """Start where nothing is cached, stop, fail to start with each of these confs, start again with other
     settings, and wait to be killed."""
-    session = start_spark(lake_in(folder), spark_in(folder, spark_hadoop_secret="hunter2"), tell=tell)
+    secret = f"hunter2-{uuid.uuid4().hex}"  # nobody else on this machine shows it
+    session = start_spark(lake_in(folder), spark_in(folder, spark_hadoop_secret=secret), tell=tell)
     shown = subprocess.run(["ps", "-Aww", "-o", "args="], capture_output=True, text=True, check=True).stdout
-    tell(f"rows: {_write(session)}, secret is shown: {'hunter2' in shown}")
+    tell(f"rows: {_write(session)}, secret is shown: {secret in shown}")
     stop_spark(session)
     for conf in confs:
         fail(folder, conf)
     session = start_spark(lake_in(folder), spark_in(folder, spark_app_name="again"), tell=tell)
     tell(f"rows: {session.table('strandline.datasets.first').count()}, {session.conf.get('spark.app.name')}")
-    processes = subprocess.run(
-        ["ps", "-A", "-o", "ppid=,pid=,comm="], capture_output=True, text=True, check=True
-    )
-    tell(processes.stdout)
     sys.stdin.read()
 
 

@@ -26,6 +26,7 @@ from strandline.config.lake_settings import LakeSettings, SparkSettings
 from strandline.errors import UsageError
 from strandline.lake.spark import jars
 from strandline.lake.spark.session import is_connect, own_session, slots, start_spark, stop_spark
+from tests.processes import children_of
 
 CHILD: Final = Path(__file__).with_name("start_child.py")
 CHILD_ENDS_S: Final = 200
@@ -191,12 +192,9 @@ def starts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
             {"spark_jars_ivy": str(home / "empty"), "spark_jars_ivySettings": str(nothing)},
         )
         with child("first", folder, *map(json.dumps, confs), **java) as process:
-            first, failed, again = ([next_told(process) for _ in range(count)] for count in (3, 4, 3))
-            below = [line.split()[:2] for line in again.pop().splitlines()]
-            ours = [pid for parent, pid in below if int(parent) == process.pid]
-            javas = [
-                os.pidfd_open(int(pid)) for pid in ours if Path(f"/proc/{pid}/exe").resolve().name == "java"
-            ]
+            first, failed, again = ([next_told(process) for _ in range(count)] for count in (3, 4, 2))
+            below = children_of(process.pid)
+            javas = [os.pidfd_open(pid) for pid, name in below.items() if name == "java"]
             process.send_signal(signal.SIGKILL)
             left = process.communicate(timeout=CHILD_ENDS_S)
     yield Starts(folder, port, first, failed, again, left, javas)

@@ -12,7 +12,8 @@ import pytest
 
 from tests.spark_sessions import SERVER, free_port
 
-CHILD: Final = Path(__file__).with_name("gone_child.py")
+ROOT: Final = Path(__file__).parents[3]
+CHILD: Final = ["-m", "tests.lake.spark.gone_child"]
 ENDS_S: Final = 300
 
 
@@ -22,7 +23,11 @@ def lines_of(done: bytes) -> list[Any]:
 
 def test_a_java_that_is_killed_is_named_and_started_anew(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, CHILD, "classic", tmp_path], capture_output=True, timeout=ENDS_S, check=False
+        [sys.executable, *CHILD, "classic", tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=ENDS_S,
+        check=False,
     )
 
     assert done.returncode == 0, done.stderr.decode()[-3000:]
@@ -71,7 +76,8 @@ def test_a_connect_server_that_dies_is_named_and_found_again(tmp_path: Path) -> 
     (tmp_path / "strandline.toml").write_text(settings)
     server.start()
     with subprocess.Popen(
-        [sys.executable, CHILD, "connect", tmp_path],
+        [sys.executable, *CHILD, "connect", tmp_path],
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -102,7 +102,7 @@ def test_after_close_every_use_is_an_error_and_no_thread_is_left(opened: Opened)
     store.close()
     store.close()
 
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before  # those of other tests may end meanwhile
     uses: list[Callable[[], Any]] = [
         lambda: store.commit([], [Put("k", 1)]),
         lambda: store.last_seq("s"),
