@@ -281,6 +281,6 @@ def test_a_sink_with_a_bug_fails_the_case_that_is_about_it(bug: str, case: str) 
 
 
 def test_a_sink_that_is_configured_for_large_units_is_not_tested(tmp_path: Path) -> None:
-    """L-ACC-1: in one unit no case about several would say anything."""
+    """In one unit no case about several would say anything."""
     with pytest.raises(UsageError, match=r"1,000,000 rows a unit"):
         SinkUnderTest(BlobSink("local", dir=str(tmp_path)), lambda *_: [])

@@ -17,7 +17,7 @@ def test_every_fault_was_counted_and_no_promise_was_broken() -> None:
     assert [fault for each in counts.values() for count in each for fault in count["broken"]] == []
 
 
-def test_every_planted_bug_of_the_list_was_tried_and_caught() -> None:  # C-15
+def test_every_planted_bug_of_the_list_was_tried_and_caught() -> None:
     (count,) = kept()["counts"]["bugs"]
 
     assert [case[:2] for case in count["cases"]] == [[bug.name, bug.caught_by] for bug in BUGS]

@@ -31,7 +31,7 @@ def test_a_run_is_published_with_its_figures_and_its_plot(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["bytes", "files", "store_bytes"])
-def test_a_run_in_which_something_grows_evenly_is_at_fault(name: str) -> None:  # F-43
+def test_a_run_in_which_something_grows_evenly_is_at_fault(name: str) -> None:
     assert growth(LEVEL) == []
 
     growing = [replace(each, **{name: getattr(each, name) * (n + 1) // 90}) for n, each in enumerate(LEVEL)]
@@ -41,7 +41,7 @@ def test_a_run_in_which_something_grows_evenly_is_at_fault(name: str) -> None:  
 
 
 @pytest.mark.parametrize("name", ["bytes", "files"])
-def test_a_run_in_which_a_level_node_begins_to_grow_is_at_fault(name: str) -> None:  # F-43
+def test_a_run_in_which_a_level_node_begins_to_grow_is_at_fault(name: str) -> None:
     slow = [replace(each, **{name: getattr(each, name) * (270 + n) // 270}) for n, each in enumerate(LEVEL)]
     assert growth(slow) == []
 
@@ -50,7 +50,7 @@ def test_a_run_in_which_a_level_node_begins_to_grow_is_at_fault(name: str) -> No
     assert len(growth(steady)) == 1
 
 
-def test_the_published_run_did_not_grow() -> None:  # F-43
+def test_the_published_run_did_not_grow() -> None:
     samples = [Sample(**each) for each in json.loads(PUBLISHED.read_text())["samples"]]
 
     assert growth(samples) == []
