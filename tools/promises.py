@@ -5,6 +5,10 @@
 The words stand in promises.toml beside this file and in `strandline.conformance.rules`. The tests are those
 that cite a promise by its id, in their text or in the docstring of their file; the most particular, those
 that cite the fewest, come first.
+
+A promise that has words must be cited by a test. One that nothing keeps yet has none: promises.toml lists
+its id under `not_built`, and the page says so. Giving it words takes it off that list by itself. A test may
+cite neither an id of that list nor one that nobody knows.
 """
 
 import ast
@@ -14,7 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from strandline.conformance.rules import RULES
 from strandline.conformance.sinks import CASES as SINK_CASES
@@ -22,6 +26,7 @@ from strandline.conformance.suites import ALL
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "promises.md"
+OWN_TEST: Final = Path("tests/docs/test_promises.py")
 SHOWN: Final = 3
 STORE: Final = {
     "VAL": "Values",
@@ -62,7 +67,12 @@ kind of sink; a whole file is named where all of it is about the promise.
 Run one of them: `make test PYTEST_ARGS="-k a_part_of_its_name"`.
 """
 
-_ID = r"(?:[LP]-[A-Z]+|[FCGM])-"
+# L-SEQ-1, P-LOG-1, D-OTLP-3, S-SQL-2, W-UI-1; F-1, C-1, G-1, M-1, R-1; MT-1, MG-1, RA-1. Not SHA-256.
+_ID = r"(?:[DLPSW]-[A-Z]+|[CFGMR]|M[GT]|RA)-"
+NOT_BUILT: Final = """\
+## Not built yet
+These parts are designed. Nothing keeps their promises yet, and no test cites them.
+"""
 _CITED = re.compile(rf"\b({_ID})(\d+)\b(?: to (?:\1|-)(\d+)\b)?((?:, -\d+\b)*)")
 
 
@@ -73,6 +83,15 @@ class Subject:
     title: str
     text: str
     rules: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NotBuilt:
+    """A part that is designed and not built, with the ids of its promises."""
+
+    title: str
+    text: str
+    ids: Sequence[str]
 
 
 @dataclass(slots=True)
@@ -94,9 +113,14 @@ class Shown:
 def main() -> int:
     subjects = [*read_subjects(), *store_subjects()]
     shown = citations()
-    text = page(subjects, shown)
+    text = page(subjects, shown, not_built(subjects))
     for rule in (rule for subject in subjects for rule in subject.rules if not shown.of(rule)):
         print(f"no test cites {rule}, so docs/promises.md leaves it out", file=sys.stderr)
+    if unknown := without_words(subjects, shown):
+        print(
+            *(f"{name} cites {rule}, which has no words" for name, rule in unknown), sep="\n", file=sys.stderr
+        )
+        return 1
     if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
         return 0
     if "--check" in sys.argv:
@@ -106,9 +130,29 @@ def main() -> int:
     return 0
 
 
+def without_words(subjects: Sequence[Subject], shown: Shown) -> list[tuple[str, str]]:
+    """Citations of ids that nobody knows, or of promises that are not built: the test and the id."""
+    worded = {rule for subject in subjects for rule in subject.rules}
+    cited_ids = [(name, rule) for name, rules in shown.by_name.items() for rule in rules]
+    return [(name, rule) for name, rule in cited_ids if rule not in worded]
+
+
 def read_subjects() -> list[Subject]:
-    found = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return [Subject(each["title"], each["text"].strip(), each["rules"]) for each in found["subject"]]
+    return [Subject(each["title"], each["text"].strip(), each["rules"]) for each in _words()["subject"]]
+
+
+def not_built(subjects: Sequence[Subject]) -> list[NotBuilt]:
+    """The parts of which some promise has no words yet, each with those promises."""
+    worded = {rule for subject in subjects for rule in subject.rules}
+    parts = [
+        NotBuilt(each["title"], each["text"], [id_ for id_ in cited(each["ids"]) if id_ not in worded])
+        for each in _words()["not_built"]
+    ]
+    return [part for part in parts if part.ids]
+
+
+def _words() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def store_subjects() -> list[Subject]:
@@ -123,6 +167,8 @@ def citations() -> Shown:
     shown = Shown({case.id: [*case.rules] for suite in ALL for case in suite.cases})
     shown.by_name.update({case.id: [*case.rules] for case in SINK_CASES})
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if path.relative_to(ROOT) == OWN_TEST:  # ids in it are examples
+            continue
         place, text = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
         for name, words in tests_of(text):
             if rules := cited(words):
@@ -151,13 +197,30 @@ def cited(text: str) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def page(subjects: Sequence[Subject], shown: Shown) -> str:
+def page(subjects: Sequence[Subject], shown: Shown, missing: Sequence[NotBuilt]) -> str:
     lines = [HEAD]
     for subject in subjects:
         rows = [row(rule, words, shown.of(rule)) for rule, words in subject.rules.items() if shown.of(rule)]
         lines += [f"## {subject.title}", *filter(None, [subject.text]), ""]
         lines += ["| id | promise | shown by |", "|---|---|---|", *rows, ""]
+    if missing:
+        lines += [NOT_BUILT, "| part | what it will be | ids |", "|---|---|---|"]
+        lines += [f"| {part.title} | {part.text} | {spans(part.ids)} |" for part in missing]
+        lines.append("")
     return "\n".join(lines)
+
+
+def spans(ids: Sequence[str]) -> str:
+    """`M-7, M-9 to M-16`: ids in their order, with neighbours drawn together."""
+    drawn: list[list[tuple[str, int]]] = []
+    for id_ in ids:
+        family, _, number = id_.rpartition("-")
+        if drawn and drawn[-1][-1] == (family, int(number) - 1):
+            drawn[-1].append((family, int(number)))
+        else:
+            drawn.append([(family, int(number))])
+    texts = [[f"{family}-{number}" for family, number in (each[0], each[-1])] for each in drawn]
+    return ", ".join(first if first == last else f"{first} to {last}" for first, last in texts)
 
 
 def row(rule: str, words: str, names: Sequence[str]) -> str:
