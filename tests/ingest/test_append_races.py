@@ -1,29 +1,12 @@
 """Two appends at once: what the second has looked at is old by the time that it commits."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from strandline.ingest.append import append
-from strandline.persist import AtomicBackend, mem_backend
+from strandline.persist import mem_backend
 from strandline.state.dataset_versions import recorded
+from tests.ingest.interrupted import Interrupted
 from tests.sites import make_site, spooled_rows
-
-
-class Interrupted:
-    """A store in which something else happens just before the first commit."""
-
-    def __init__(self, b: AtomicBackend, meanwhile: Callable[[], Any]) -> None:
-        self._b, self._meanwhile, self.commits = b, meanwhile, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._b, name)
-
-    def commit(self, *args: Any, **options: Any) -> Any:
-        self.commits += 1
-        if self.commits == 1:
-            self._meanwhile()
-        return self._b.commit(*args, **options)
 
 
 def test_two_appends_that_grow_a_dataset_at_once_keep_both_columns(tmp_path: Path) -> None:
