@@ -9,12 +9,12 @@ import pytest
 
 from strandline.errors import UsageError
 from strandline.ingest.append import ExpectationUnmet, Received, append
-from strandline.ingest.buffered_writer import BufferedWriter
+from strandline.ingest.buffered_writer import BufferedWriter, NotAcknowledged
 from strandline.ingest.quarantine import entries, rows_of
 from strandline.ingest.spool import declare_lost
 from strandline.persist import Append, ExpectSeq, mem_backend, read
 from strandline.persist.backend import Write
-from strandline.rows.dataset import SchemaBreaking, Strand
+from strandline.rows.dataset import SchemaBreaking, SourceInvalid, Strand
 from strandline.state.context import Site
 from strandline.state.lease import TTL_S, LeaseLost, take_lease
 from strandline.state.strand_entries import Held, OriginRange, append_of
@@ -101,3 +101,22 @@ def test_rows_are_given_up_only_by_who_still_holds_the_flush_lease() -> None:  #
         declare_lost(replace(site, b=store), DATASET, bad, reason="gone")
 
     assert [event.type for event in read(site.b, ledger)] == ["spooled", "held"]
+
+
+def test_a_writer_whose_source_could_never_land_fails_each_row(site: Site) -> None:  # L-SPOOL-15
+    writer = BufferedWriter(site, "logs", source="x" * 5_000, linger_ms=0)
+    acks = [writer.write({"n": n}) for n in range(2)]
+
+    with pytest.raises(NotAcknowledged):
+        writer.close(timeout_s=20)
+
+    for ack in acks:
+        assert isinstance(ack.exception(0), SourceInvalid)
+
+
+@pytest.mark.parametrize("bound", [{"group_rows": 3}, {"group_bytes": 3 * (100 + 8)}])
+def test_a_group_goes_out_as_soon_as_it_is_full(site: Site, bound: Any) -> None:  # L-SPOOL-15
+    with BufferedWriter(site, "logs", source="a", linger_ms=3_600_000, **bound) as writer:
+        acks = [writer.write({"t": "x" * 100}) for _ in range(3)]
+
+        assert [ack.result(20).seq for ack in acks] == [1, 2, 3]
