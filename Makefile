@@ -3,6 +3,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 FAULTS ?=
+MUTANTS ?=
 GO ?= go
 BIN := .venv/bin
 STAMP := .venv/stamp
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv prepare demo demo-store test test-slow check docs book scoreboards faults format bench package requirements clean
+.PHONY: help venv prepare demo demo-store test test-slow check docs book scoreboards faults mutants format bench package requirements clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +65,9 @@ scoreboards: $(STAMP)  ## certify our four backends and publish docs/conformance
 
 faults: $(STAMP)  ## cut power, lines and processes, count it, and publish docs/faults.md: hours; see FAULTS="--help"
 	$(BIN)/python -m tests.faults.publish $(FAULTS)
+
+mutants: $(STAMP)  ## try small bugs in a copy of the code, and publish docs/mutants.md: half an hour; see MUTANTS="--help"
+	$(BIN)/python -m tests.mutation.publish $(MUTANTS)
 
 format: $(STAMP)  ## format the code, and fix what can be fixed
 	$(BIN)/ruff format .

@@ -237,7 +237,9 @@ Each count below was made by a run, none was typed. *Broken* counts the cases in
 hold. *Made of* says what a case comes from: one of a seed or of its place can be run again as it was; where
 the moment matters too, processes race, and a repeat tries as many others. *Code* is the first of a digest of
 the store's sources: what has the same was counted on the same. A part of each runs with the other tests
-(`tests/faults`), the whole with `make test-slow`, and with `make faults`, which writes this page."""
+(`tests/faults`), the whole with `make test-slow`, and with `make faults`, which writes this page.
+
+Bugs that a program plants everywhere are on the page of [mutants](mutants.md)."""
 
 
 def counted(name: str, share: float) -> list[dict[str, Any]]:
