@@ -120,3 +120,13 @@ def test_a_group_goes_out_as_soon_as_it_is_full(site: Site, bound: Any) -> None:
         acks = [writer.write({"t": "x" * 100}) for _ in range(3)]
 
         assert [ack.result(20).seq for ack in acks] == [1, 2, 3]
+
+
+def test_an_unknown_way_to_treat_bad_rows_is_refused_before_anything_is_written(site: Site) -> None:
+    """L-SPOOL-9."""
+    unknown: Any = "drop"
+
+    with pytest.raises(UsageError, match="on_bad is 'drop'"):
+        append(site, "logs", [{"n": 1}], source="a", on_bad=unknown)
+
+    assert site.b.streams() == []
