@@ -96,6 +96,7 @@ class Server:
     rows: list[tuple[str, str]] = field(default_factory=list)  # source and key, as they came
     requests: list[Request] = field(default_factory=list)
     answers: list[Outcome | None] = field(default_factory=list)  # scripted: what to say next, None: be honest
+    newest: dict[tuple[int, str], tuple[int, str]] = field(default_factory=dict)  # seq and intent
     forgets_ranges: bool = False  # a planted bug
     late: list[Callable[[], object]] = field(default_factory=list)
 
@@ -120,12 +121,17 @@ class Server:
         strand = (unit.epoch, unit.source)
         held = self.ranges.get(strand, RangeSet())
         target = f"{unit.epoch}/{unit.source}/{lo}-{hi}"
+        seq, intent = self.newest.get(strand, (0, unit.intent))
+        if seq > unit.through and intent != unit.intent:  # no world here has a sender of another life
+            return Outcome(lo, hi, "held", kind="other_life", text=f"{seq} is here", requests=1)
         if not self.forgets_ranges:
             if held.covers(Range(lo, hi)):
                 return Outcome(lo, hi, "known", len(keys), 1, "d", target, requests=1)
             if held.within(Range(lo, hi)):
                 return Outcome(lo, hi, "failed", kind="range_conflict", text="it has a part", requests=1)
         self.ranges[strand] = held.with_(Range(lo, hi))
+        if hi >= seq:
+            self.newest[strand] = hi, unit.intent
         self.rows += [(unit.source, key) for key in keys]
         return Outcome(lo, hi, "stored", len(keys), sum(map(len, keys)), "d", target, requests=1)
 
@@ -195,7 +201,8 @@ class ServerSink(Sink):
         if self.server.world.chance(0.05):
             raise StoreUnavailable("the server does not answer", hint="later")
         held = self.server.ranges.get((epoch, source), RangeSet())
-        return Holdings(tuple(Stored(each.lo, each.hi) for each in held.ranges))
+        newest = self.server.newest.get((epoch, source))
+        return Holdings(tuple(Stored(each.lo, each.hi) for each in held.ranges), newest=newest)
 
 
 @dataclass(slots=True)
