@@ -103,9 +103,11 @@ def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMark
         at, event = site.clock.now_us(), site.b.last_seq(stream)
         expected: list[Expectation] = [ExpectSeq(stream, event)]
         writes: list[Write] = []
-        number = None
+        number, kept = None, 0
         if site.standing.numbers(dataset).last < marks.max_flush:
-            number = marks.max_flush
+            # Only then: what is kept apart from rows is one number for all strands, and a store that knows
+            # each flush knows each number.
+            number, kept = marks.max_flush, marks.history.kept.seq
             writes.append(
                 Append(stream, "raised", at, {"number": number, "reason": "the table has it"}, globally=True)
             )
@@ -117,7 +119,6 @@ def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMark
             if landed := _landed_unknown(site, lake, strand, highest):
                 # Pending when the backup was made, and landed since by a flush that it does not know.
                 entries.append(Flushed(marks.max_flush, tuple(landed), sum(map(len, landed)), 0, 0))
-            kept = marks.history.kept.seq
             if head.hi < (above := max(highest, kept, reached.get(source, 0))):
                 had = "the table had them" if above == kept else "a sink was further"
                 reason = "the table has them" if above == highest else had
@@ -127,7 +128,7 @@ def _raise_behind(site: Site, lake: LakeSettings, dataset: str, marks: TableMark
                 expected.append(ExpectSeq(strand.ledger, head.event))
                 writes += [append_of(strand.ledger, entry, at) for entry in entries]
         of_buckets = max(marks.max_seqs.values(), default=0) if marks.source_buckets else 0
-        if floor := max(of_buckets, marks.history.kept.seq):
+        if floor := max(of_buckets, kept):
             # A bucket does not tell its sources, nor does a number that is kept apart from rows: a strand
             # that comes later starts above all of them.
             writes.append(Put(floor_key(dataset), floor))
