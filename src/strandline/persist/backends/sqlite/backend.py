@@ -548,7 +548,8 @@ class SqliteBackend(Handle):
                 ]
             except apsw.Error as error:
                 faults = [str(error)]
-        if has_unchecked(self._path):
+        # Only the cause of a fault: a page of the file may also be torn by a power cut, and whole in the log.
+        if faults and has_unchecked(self._path):
             faults.append("another SQLite program has written pages: `strandline persist repair` mends them")
         return [Damage("file", self._path.name, 0, fault) for fault in faults]
 
