@@ -194,7 +194,7 @@ def test_a_frame_whose_reservation_expects_no_ledger_is_found(monkeypatch: pytes
 
     monkeypatch.setattr(frame._Frame, "_guard", careless)
 
-    found = caught(range(10, 130, 2))
+    found = caught(range(268, 300))
     assert found is not None
     assert "the backfill wrote" in found
 
@@ -203,7 +203,7 @@ def test_a_mark_of_a_frame_that_outlives_its_load_is_found(monkeypatch: pytest.M
     """L-BF-10: the load was released, and its rows never come."""
     monkeypatch.setattr(frame, "_end_load", lambda *_: None)
 
-    found = caught(range(94, 150))
+    found = caught(range(731, 760))
     assert found is not None
     assert "a backfill never brought" in found
 
