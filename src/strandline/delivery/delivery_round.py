@@ -178,11 +178,12 @@ class Rounds:
             return True
         through = max(self._reached(strand), line.high)
         try:
-            newest = self._session.sink.ahead(shipment, strand.source, intent.epoch, intent.chain_hi, through)
+            ahead = self._session.sink.ahead(shipment, strand.source, intent.epoch, intent.chain_hi, through)
         except StrandlineError:
             return True  # the first unit meets the same fault, and names it in the words of the sink
-        if newest is not None:
-            self._fail(shipment, strand, line, self._other_life(strand, newest, through))
+        self._session.result.requests += ahead.requests
+        if ahead.seq is not None:
+            self._fail(shipment, strand, line, self._other_life(strand, ahead.seq, through))
             return False
         self._site.compared_at[key] = now
         return True

@@ -10,7 +10,7 @@ destination must be able to tell a repeat: by its range, or by the name of its o
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 from strandline.base.ranges import Range
 from strandline.errors import HeldError, UnavailableError
@@ -148,6 +148,13 @@ class OtherLife(HeldError):
         return f"{self.message}; {self.hint}"
 
 
+class FoundAhead(NamedTuple):
+    """The highest seq that a destination holds and this node has not sent, if any, and what asking took."""
+
+    seq: int | None = None
+    requests: int = 0
+
+
 class RangesUnavailable(UnavailableError):
     """The receiver did not tell what it holds. `http_status` is 0 where there was no answer."""
 
@@ -252,14 +259,14 @@ class Sink(Protocol):
         RangesUnavailable says as an outcome does when to ask again."""
         return None
 
-    def ahead(self, shipment: Shipment, source: str, epoch: int, after: int, through: int) -> int | None:  # noqa: ARG002
-        """Return the highest seq above `through` that the destination holds of a strand, or None.
+    def ahead(self, shipment: Shipment, source: str, epoch: int, after: int, through: int) -> FoundAhead:  # noqa: ARG002
+        """Return the highest seq above `through` that the destination holds of a strand, and what that took.
 
         `after` is where the newest unit of this node ends. Answer it if the destination does not refuse units
         of a node that was put back from a copy. It is asked before a process delivers new rows, and its
         errors are StrandlineErrors.
         """
-        return None
+        return FoundAhead()
 
     def renewed(self) -> Self:
         """The same sink, its credentials read anew."""

@@ -25,7 +25,17 @@ from strandline.sinks.blob.destinations import BucketStore, FolderStore, ObjectS
 from strandline.sinks.blob.encode import EXTENSIONS, Encoding
 from strandline.sinks.blob.faults import fault, outcome_of
 from strandline.sinks.blob.object_names import folder_of, name_of
-from strandline.sinks.sink import Delivery, Holdings, Limits, Outcome, Patience, Shipment, Sink, Unit
+from strandline.sinks.sink import (
+    Delivery,
+    FoundAhead,
+    Holdings,
+    Limits,
+    Outcome,
+    Patience,
+    Shipment,
+    Sink,
+    Unit,
+)
 from strandline.storage.objects import BucketObjects, check_object_name
 
 Destination = Literal["local", "s3", "gcs", "azure"]
@@ -95,9 +105,11 @@ class BlobSink(Sink):
         """In a bucket by one request for each object; in a folder all of them are read."""
         return self.store().holdings(shipment.dataset.name, source, epoch)
 
-    def ahead(self, shipment: Shipment, source: str, epoch: int, after: int, through: int) -> int | None:
+    def ahead(self, shipment: Shipment, source: str, epoch: int, after: int, through: int) -> FoundAhead:
         """By one listing, which in a bucket begins behind the newest object of this node."""
-        return highest_above(self.store(), folder_of(shipment.dataset.name, source, epoch), after, through)
+        store = self.store()
+        found = highest_above(store, folder_of(shipment.dataset.name, source, epoch), after, through)
+        return FoundAhead(found, store.requests)
 
     def renewed(self) -> Self:
         return replace(self, credentials=profile_options(self.profile)) if self.profile else self
