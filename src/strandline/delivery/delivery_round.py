@@ -162,7 +162,7 @@ class Rounds:
         return kept
 
     def _is_our_life(self, shipment: Shipment, strand: Strand, line: SinkProgress) -> bool:
-        """Whether the destination is where our records say, before new rows leave. If not, the sink is held.
+        """Return whether the destination is where our records say. If it is not, hold the strand.
 
         A destination that refuses other lives by itself has nothing to answer. Any other is asked once for a
         process and strand, and again after a while, because a machine that is resumed twice keeps what its
